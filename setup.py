@@ -1,0 +1,39 @@
+"""Package metadata. Direct dependencies live in requirements.in; exact pins, in requirements.txt."""
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+
+
+def requirements(name: str) -> list[str]:
+    """Returns the requirement lines of a file without their comments."""
+    lines = (line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def version() -> str:
+    """Returns the version that the package states, without importing it."""
+    match = re.search(r'__version__ = "(.+)"', (ROOT / "sage_jax/__init__.py").read_text())
+    if match is None:
+        raise ValueError("sage_jax/__init__.py states no __version__")
+    return match.group(1)
+
+
+setuptools.setup(
+    name="sage-jax",
+    version=version(),
+    description="Reinforcement learning of skills for LLM agents, in JAX/Flax",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(include=["sage_jax", "sage_jax.*"]),
+    package_data={"sage_jax.report": ["*.html.j2"]},
+    install_requires=requirements("requirements.in"),
+    extras_require={
+        "test": requirements("requirements-test.in"),
+        "launch": ["xmanager>=0.8.5"],
+        "notebooks": ["jupyterlab>=4", "nbclient>=0.10", "pandas>=2.3"],
+    },
+)
