@@ -1,0 +1,166 @@
+"""Every metric a run may write: its name, unit and meaning. docs/metrics.md is generated from this table.
+
+    python -m sage_jax.metrics.names > docs/metrics.md
+
+A name with `<placeholders>` stands for all names of that form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable
+
+from sage_jax.errors import ConfigError
+from sage_jax.types import Status
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+REVIEW_OUTCOMES = {
+    "added": "whose proposed skill entered the bank",
+    "updated": "that changed a skill",
+    "kept": "that kept the bank as it was",
+    "duplicate": "whose proposed skill was there already",
+    "not_found": "that named a skill the bank does not have",
+    "parse_error": "without exactly one readable tool call",
+    "invalid_arguments": "with a tool call whose arguments do not fit",
+    "unknown_tool": "that called a tool which does not exist",
+}
+PHASES = {
+    "rollout": "playing episodes, reviews included",
+    "env": "waiting for environments (inside rollout, summed over episodes)",
+    "reward": "rewards and probe episodes",
+    "pack": "turning turns into arrays",
+    "update": "the jitted updates",
+    "weights": "handing new weights to the engine",
+    "checkpoint": "saving",
+    "eval": "evaluation",
+}
+
+METRICS: tuple[Metric, ...] = (
+    Metric("reward/mean", "reward", "mean outcome reward of the round's rollouts that have one"),
+    Metric("reward/std", "reward", "standard deviation of the same"),
+    Metric("reward/success", "share", "rollouts that solved their task"),
+    Metric("reward/invalid_actions", "share", "act turns whose action the environment did not offer"),
+    Metric("episode/steps", "steps", "mean environment steps of a rollout"),
+    Metric("episode/truncated", "share", "rollouts that ran out of steps or context"),
+    Metric("tokens/generated", "tokens", "tokens sampled in the round, probes included"),
+    Metric("tokens/trained", "tokens", "sampled tokens that took part in the update"),
+    Metric("tokens/per_second", "tokens/s", "generated tokens over rollout time"),
+    Metric("groups/total", "groups", "task groups in the round"),
+    Metric("groups/no_spread", "groups", "groups left out because all their rewards are equal"),
+    Metric("groups/invalid", "groups", "groups left out because too few rollouts have a reward"),
+    Metric("advantage/act_std", "1", "standard deviation of the act turns' advantages"),
+    Metric("advantage/review_std", "1", "standard deviation of the review turns' advantages"),
+    Metric("loss/total", "nats", "the loss that was minimised"),
+    Metric("loss/policy", "nats", "policy part of the loss"),
+    Metric("loss/kl", "nats", "mean divergence from the reference policy"),
+    Metric("loss/entropy", "nats", "mean entropy of the policy at trained tokens"),
+    Metric("loss/ratio", "1", "mean probability ratio of new to old policy"),
+    Metric("loss/ratio_max", "1", "largest probability ratio"),
+    Metric("loss/clip_low", "share", "trained tokens clipped from below"),
+    Metric("loss/clip_high", "share", "trained tokens clipped from above"),
+    Metric("loss/clip_dual", "share", "trained tokens held by the dual clip"),
+    Metric("loss/engine_gap", "nats", "mean absolute difference of the engine's and the learner's log-probs"),
+    Metric("update/steps", "updates", "optimizer steps so far"),
+    Metric("update/grad_norm", "1", "global gradient norm before clipping"),
+    Metric("update/param_norm", "1", "global norm of the parameters"),
+    Metric("update/step_norm", "1", "global norm of the last parameter change"),
+    Metric("update/fill", "share", "positions of the packed batch that hold a token"),
+    Metric("update/turns", "turns", "turns that took part in the update"),
+    Metric("update/sequences", "sequences", "rows of the packed batch"),
+    Metric("lr", "1", "learning rate of the last update"),
+    Metric("engine/requests", "requests", "generation requests of the round"),
+    Metric("engine/prompt_tokens", "tokens", "prompt tokens the engine computed"),
+    Metric("engine/reused_tokens", "tokens", "prompt tokens that were already in a slot"),
+    Metric("engine/generated_tokens", "tokens", "tokens the engine sampled"),
+    Metric("engine/slot_use", "share", "mean share of slots that decoded"),
+    Metric("engine/compilations", "programs", "programs compiled since the engine started"),
+    Metric("engine/weight_version", "version", "version of the weights that sampled the round"),
+    *(Metric(f"time/{phase}", "s", f"wall time of {meaning}") for phase, meaning in PHASES.items()),
+    Metric("time/round", "s", "wall time of the whole round"),
+    Metric("review/turns", "turns", "review turns of the round"),
+    Metric("review/valid", "share", "review turns with a valid call of one of the three tools"),
+    Metric("review/reward", "reward", "mean reward of review turns"),
+    *(Metric(f"review/{outcome}", "share", f"review turns {text}") for outcome, text in REVIEW_OUTCOMES.items()),
+    Metric("utility/mean", "score", "mean counterfactual utility of the accepted edits"),
+    Metric("utility/positive_share", "share", "accepted edits whose utility is above zero"),
+    Metric("utility/edits", "edits", "edits whose utility was measured"),
+    Metric("utility/probe_requested", "episodes", "probe episodes that the method asked for"),
+    Metric("utility/probe_run", "episodes", "probe episodes that were played"),
+    Metric("utility/probe_saved", "episodes", "probe episodes that the cache answered"),
+    Metric("bank/size", "skills", "skills in the bank"),
+    Metric("bank/version", "version", "number of edits the bank has seen"),
+    *(Metric(f"status/{status.value}", "rollouts", f"rollouts that ended as {status.value}") for status in Status),
+    Metric("sft/loss", "nats/token", "supervised loss at trained tokens"),
+    Metric("sft/accuracy", "share", "trained tokens that the model ranks first"),
+    *(
+        Metric(f"eval/<split>/<family>/<with|without>_skills/{name}", unit, meaning)
+        for name, unit, meaning in (
+            ("success", "share", "episodes that solved their task"),
+            ("wilson_low", "share", "lower end of the 95 % Wilson interval of success"),
+            ("wilson_high", "share", "upper end of the 95 % Wilson interval of success"),
+            ("steps", "steps", "mean environment steps of an episode"),
+            ("tokens", "tokens", "mean generated tokens of an episode"),
+            ("n", "episodes", "episodes with an outcome"),
+            ("failed", "episodes", "episodes without an outcome (infrastructure)"),
+        )
+    ),
+)
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    parts = re.split(r"(<[^>]+>)", name)
+    forms = (f"({part[1:-1]})" if "|" in part else r"[A-Za-z0-9_.\-]+" for part in parts[1::2])
+    literal = [re.escape(part) for part in parts[0::2]]
+    return re.compile("".join(sum(zip(literal, [*forms, ""], strict=True), ())))
+
+
+_EXACT = frozenset(metric.name for metric in METRICS if "<" not in metric.name)
+_PATTERNS = tuple(_pattern(metric.name) for metric in METRICS if "<" in metric.name)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Checks that every name is in the table.
+
+    Raises:
+      ConfigError: a name is not; with the closest known one.
+    """
+    for name in names:
+        if name in _EXACT or any(pattern.fullmatch(name) for pattern in _PATTERNS):
+            continue
+        close = difflib.get_close_matches(name, [metric.name for metric in METRICS], n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"metric {name!r} is not in sage_jax/metrics/names.py.{hint} A new metric is one line there")
+
+
+def markdown() -> str:
+    """Returns the text of docs/metrics.md."""
+    rows = (f"| `{metric.name.replace('|', chr(92) + '|')}` | {metric.unit} | {metric.meaning} |" for metric in METRICS)
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "Every name in `metrics.jsonl` and TensorBoard. Written by `python -m sage_jax.metrics.names`; a test keeps",
+            "this page and `sage_jax/metrics/names.py` equal, and writing a name that is not here is an error.",
+            "A value that is not finite is written as null.",
+            "",
+            "| name | unit | meaning |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
