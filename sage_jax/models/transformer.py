@@ -165,6 +165,7 @@ class Transformer(nnx.Module):
         return jnp.einsum("ntd,vd->ntv", hidden.astype(jnp.float32), head_weights(params).astype(jnp.float32))
 
 
+@functools.partial(jax.jit, static_argnames="config")
 def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Draws a model's parameters as a nested dict of float32 arrays: normal(0, 0.02), norms 1, biases 0."""
     _, state = nnx.split(Transformer(config, nnx.Rngs(key)))
