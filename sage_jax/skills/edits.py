@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sage_jax.skills.library import SkillBank
-from sage_jax.skills.skill import GENERAL, MISTAKE, Provenance, Skill, normalise_space, normalise_words
+from sage_jax.skills.skill import GENERAL, MISTAKE, NO_PROVENANCE, Provenance, Skill, normalise_space, normalise_words
 
 # Tool -> its arguments, all of them required.
 TOOLS: dict[str, tuple[str, ...]] = {
@@ -26,18 +26,18 @@ MAX_CALL_CHARS = 4000  # of the JSON: far above any honest call inside 768 token
 MAX_ARGUMENT_CHARS = {"title": 160, "principle": 1000, "when_to_apply": 600, "evidence": 1000, "reason": 1000}
 # First words of environment actions (ALFWorld, WebShop): a tool of such a name means that the model went on acting.
 ENV_VERBS = frozenset(
-    "go take move put open close use heat cool clean slice toggle examine look inventory help search click".split()
+    ("go", "take", "move", "put", "open", "close", "use", "heat", "cool", "clean", "slice", "toggle", "examine")
+    + ("look", "inventory", "help", "search", "click")
 )
 _OPEN = re.compile(r"<\s*tool_call\s*>", re.IGNORECASE)
 _CLOSE = re.compile(r"<\s*/\s*tool_call\s*>", re.IGNORECASE)
 # Words that belong to prompts; a skill that carried them would speak as the chat template or as the answer format.
 _MARKUP = re.compile(r"<\||\|>|<\s*/?\s*(think|action|tool_call)\s*>", re.IGNORECASE)
-_PLACEHOLDERS = frozenset(
-    (
-        "string|text|value|example|placeholder|todo|tbd|n a|none|null|xxx|category|evidence|reason|principle|skill id"
-        "|when to apply|short title|skill title|your title|your principle|your reason|your evidence"
-        "|the title|the principle|the reason|the evidence|title"
-    ).split("|")
+# After `normalise_words`: what a copied form says where an answer should stand.
+_PLACEHOLDER = re.compile(
+    r"((your|the|a|short|skill|new) )?"
+    r"(title|principle|reason|evidence|category|when to apply|skill id|text|string)( here)?"
+    r"|example|placeholder|todo|tbd|n a|none|null|value|xxx"
 )
 
 
@@ -90,7 +90,7 @@ class EditOutcome:
     """
 
     kind: EditKind
-    bank: SkillBank
+    bank: SkillBank = dataclasses.field(repr=False)
     skill_id: str = ""
     edit_key: str = ""
     reason: str = ""
@@ -123,7 +123,7 @@ def parse_tool_call(text: str) -> ToolCall | CallFailure:
 
 
 def apply_edit(
-    bank: SkillBank, call: ToolCall | CallFailure, *, task_category: str, provenance: Provenance = Provenance()
+    bank: SkillBank, call: ToolCall | CallFailure, *, task_category: str, provenance: Provenance = NO_PROVENANCE
 ) -> EditOutcome:
     """Applies a call to `bank` and tells what happened; `bank` itself never changes.
 
@@ -165,9 +165,10 @@ def find_skill(bank: SkillBank, reference: str, task_category: str) -> Skill | N
 
 
 def _propose(bank: SkillBank, arguments: Mapping[str, str], task_category: str, provenance: Provenance) -> EditOutcome:
-    category = _squeeze(arguments["category"])
-    if category not in (GENERAL, task_category):
-        reason = f"category {category!r}, expected {GENERAL!r} or {task_category!r}"
+    named = _squeeze(arguments["category"]).casefold()
+    category = next((c for c in (GENERAL, task_category) if c.casefold() == named), None)
+    if category is None:
+        reason = f"category {named!r}, expected {GENERAL!r} or {task_category!r}"
         return EditOutcome(EditKind.INVALID_ARGUMENTS, bank, reason=reason)
     twin = bank.find_duplicate(arguments["title"], arguments["principle"])
     if twin is not None:
@@ -216,7 +217,7 @@ def _is_placeholder(value: str) -> bool:
     """True for "...", "<title>", "[your reason here]" and the like."""
     wrapped = len(value) > 1 and (value[0], value[-1]) in {("<", ">"), ("[", "]"), ("{", "}")}
     words = normalise_words(value)
-    return wrapped or not words or words.removesuffix(" here") in _PLACEHOLDERS
+    return wrapped or not words or _PLACEHOLDER.fullmatch(words) is not None
 
 
 def _edit_key(before: SkillBank, after: SkillBank) -> str:

@@ -1,6 +1,8 @@
 """Skill banks as JSON files in the layout that SkillRL published.
 
-    {"general_skills": [skill, ...], "task_specific_skills": {category: [skill, ...]}, "common_mistakes": [mistake, ...]}
+    {"general_skills": [skill, ...],
+     "task_specific_skills": {category: [skill, ...]},
+     "common_mistakes": [mistake, ...]}
 
 A skill has skill_id, title, principle, when_to_apply; a mistake has mistake_id (or skill_id), description,
 why_it_happens, how_to_avoid, or the fields of a skill. The file keeps words only: a bank with its history goes into

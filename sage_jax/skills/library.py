@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sage_jax.errors import SkillError
-from sage_jax.skills.skill import GENERAL, MISTAKE, Provenance, Skill, normalise_space, normalise_words
+from sage_jax.skills.skill import GENERAL, MISTAKE, NO_PROVENANCE, Provenance, Skill, normalise_space, normalise_words
 
 SNAPSHOT_FORMAT = "sage_jax.skill_bank.1"
 EDIT_KINDS = ("add", "update", "remove")
@@ -42,13 +42,13 @@ class BankEdit:
     provenance: Provenance
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SkillBank:
     """An immutable bank of skills. Make one with `SkillBank()`, `replay`, `restore` or `skills.load_bank`."""
 
     log: tuple[BankEdit, ...] = ()
-    _skills: Mapping[str, Skill] = dataclasses.field(default_factory=dict, repr=False)
-    _used_ids: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)
+    _skills: Mapping[str, Skill] = dataclasses.field(default_factory=dict)
+    _used_ids: frozenset[str] = dataclasses.field(default=frozenset())
 
     @property
     def version(self) -> int:
@@ -59,6 +59,9 @@ class SkillBank:
     def skills(self) -> tuple[Skill, ...]:
         """All skills, oldest first; an update keeps a skill's place."""
         return tuple(self._skills.values())
+
+    def __repr__(self) -> str:
+        return f"SkillBank(version={self.version}, skills=[{', '.join(self._skills)}])"
 
     def __len__(self) -> int:
         return len(self._skills)
@@ -111,7 +114,7 @@ class SkillBank:
         title: str,
         principle: str,
         when_to_apply: str = "",
-        provenance: Provenance = Provenance(),
+        provenance: Provenance = NO_PROVENANCE,
         skill_id: str = "",
     ) -> SkillBank:
         """Adds a skill; without `skill_id` the next free one is given (`next_id`)."""
@@ -120,14 +123,14 @@ class SkillBank:
         return self._apply(BankEdit(self.version, "add", None, _clean(skill), provenance))
 
     def update(
-        self, skill_id: str, *, title: str, principle: str, when_to_apply: str, provenance: Provenance = Provenance()
+        self, skill_id: str, *, title: str, principle: str, when_to_apply: str, provenance: Provenance = NO_PROVENANCE
     ) -> SkillBank:
         """Replaces the words of a skill. Raises: SkillError when `skill_id` is not in the bank."""
         before = self.get(skill_id)
         after = Skill(skill_id, before.category, title, principle, when_to_apply, provenance)
         return self._apply(BankEdit(self.version, "update", before, _clean(after), provenance))
 
-    def remove(self, skill_id: str, *, provenance: Provenance = Provenance()) -> SkillBank:
+    def remove(self, skill_id: str, *, provenance: Provenance = NO_PROVENANCE) -> SkillBank:
         """Removes a skill; its id is not given again. Raises: SkillError when `skill_id` is not in the bank."""
         return self._apply(BankEdit(self.version, "remove", self.get(skill_id), None, provenance))
 

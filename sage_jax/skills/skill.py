@@ -27,6 +27,9 @@ class Provenance:
     reason: str = ""
 
 
+NO_PROVENANCE = Provenance()
+
+
 @dataclasses.dataclass(frozen=True)
 class Skill:
     """One skill.
@@ -45,7 +48,7 @@ class Skill:
     title: str
     principle: str
     when_to_apply: str = ""
-    provenance: Provenance = Provenance()
+    provenance: Provenance = NO_PROVENANCE
 
 
 def normalise_space(text: str) -> str:
