@@ -1,0 +1,90 @@
+"""One episode on the planner library: which commands are possible, what they do, and what the player reads."""
+
+from __future__ import annotations
+
+import contextlib
+
+import fast_downward
+from textworld.logic import Proposition, Variable
+
+from sage_jax.envs.alfworld.game import Game
+from sage_jax.envs.alfworld.state import FactState, make_proposition
+
+NOTHING = "Nothing happens."
+
+
+class Episode:
+    """The state of one game being played. The planner library holds one state, so each live episode has its own copy.
+
+    Attributes:
+      game: the game being played.
+      feedback: the last text, exactly the stock engine's.
+      commands: admissible commands, sorted, "help" included.
+      won: whether the goal holds.
+    """
+
+    def __init__(self, planner: PlannerLibrary) -> None:
+        """Wraps a planner library; `start` begins an episode on it."""
+        self._planner = planner.library
+        self._state: FactState | None = None
+        self._operators: dict[str, fast_downward.Operator] = {}
+        self.game: Game | None = None
+        self.feedback = ""
+        self.commands: tuple[str, ...] = ()
+        self.won = False
+
+    def start(self, game: Game) -> None:
+        """Begins a game."""
+        self.game = game
+        self._state = game.start(self._planner)
+        self.feedback = game.grammar.derive("#intro#", self._state, {}, {})
+        self._refresh()
+
+    def play(self, command: str) -> bool:
+        """Plays a command; returns False, and changes nothing, when it is not possible."""
+        operator = self._operators.get(command.strip())
+        if operator is None:
+            self.feedback = NOTHING
+            return False
+        action = self.game.action(operator)
+        effects = (fast_downward.Atom * operator.nb_effect_atoms)()
+        self._planner.apply_operator(operator.id, effects)
+        for fact, negation, _ in map(self.game.atom, effects):
+            self._state.remove_fact(negation)
+            self._state.add_fact(fact)
+        self.feedback = self.game.grammar.derive(action.feedback_rule, self._state, action.variables, action.assignment)
+        self._refresh()
+        return True
+
+    def readable_facts(self) -> list[Proposition]:
+        """Returns the facts with the names the player reads, in a fixed order (for the scripted expert)."""
+        entities = self.game.entities
+        return sorted(
+            make_proposition(fact.name, (Variable(entities[v.name].name, v.type) for v in fact.arguments))
+            for fact in self._state.facts
+        )
+
+    def _refresh(self) -> None:
+        """Asks the planner what is possible now."""
+        operators = (fast_downward.Operator * self._planner.get_applicable_operators_count())()
+        self._planner.get_applicable_operators(operators)
+        self._operators = {}
+        for operator in operators:  # the first operator of a command is the one that counts, as in the stock engine
+            self._operators.setdefault(self.game.command(operator, self._state), operator)
+        self.commands = tuple(sorted(self._operators))
+        self.won = bool(self._planner.check_goal())
+
+
+class PlannerLibrary:
+    """A private copy of fast-downward's shared library (it keeps its state in globals)."""
+
+    def __init__(self) -> None:
+        """Loads a copy."""
+        self.library = fast_downward.load_lib()
+
+    def close(self) -> None:
+        """Unloads the copy; the stock engine never does, and grows by 2 MB for each environment."""
+        if self.library is not None:
+            with contextlib.suppress(OSError):
+                fast_downward.close_lib(self.library)
+            self.library = None

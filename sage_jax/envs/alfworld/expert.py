@@ -1,0 +1,83 @@
+"""ALFWorld's scripted expert, repaired: it follows its own moves again, and draws from a seed of its own."""
+
+from __future__ import annotations
+
+import random
+
+import alfworld.gen.constants as constants
+from alfworld.agents.expert import HandCodedAgentFailed, HandCodedAgentTimeout, handcoded_expert_tw
+from textworld.core import GameState
+
+from sage_jax.envs.alfworld.episode import Episode
+
+MAX_STEPS = 200
+
+
+class _FollowsMoves:
+    """Mixin for the scripted policies.
+
+    Their state tracking looks for "put", the verb of older versions, while the action is called "move" since 0.4: the
+    expert went on believing that it held what it had put down, and failed most tasks with two objects.
+    """
+
+    def update_state_tracking(self, game_state: GameState, last_action: str) -> None:
+        """Tracks the last action under the verb that the tracking knows."""
+        if last_action.startswith("move ") and self.inventory:
+            last_action = "put " + last_action.removeprefix("move ")
+        super().update_state_tracking(game_state, last_action)
+
+
+_POLICIES = {
+    name: type(f"{name}Fixed", (_FollowsMoves, getattr(handcoded_expert_tw, name)), {})
+    for name in dir(handcoded_expert_tw)
+    if name.endswith("TWPolicy")
+}
+
+
+class Expert:
+    """Suggests the next action of an episode, watching every action played so far, its own or not."""
+
+    def __init__(self, episode: Episode, seed: int) -> None:
+        """Starts beside a freshly started episode.
+
+        Args:
+          episode: the episode to watch.
+          seed: of the expert's choices among equals.
+        """
+        self._episode = episode
+        self._random_state = random.Random(seed).getstate()
+        self._agent = handcoded_expert_tw.HandCodedTWAgent(max_steps=MAX_STEPS)
+        params = {k: v.lower() if v in constants.OBJECTS else v for k, v in episode.game.params.items()}
+        name = params["task_type"].replace("_", " ").title().replace(" ", "") + "TWPolicy"
+        self._agent.task_params = params
+        self._agent.policy = _POLICIES[name](params, max_steps=MAX_STEPS)
+        self._gave_up = False
+
+    def suggest(self, last_action: str = "") -> str | None:
+        """Returns the expert's next action after `last_action` was played; None once it has given up.
+
+        Call it exactly once after the start and after each action: it learns where things are from what it sees.
+        """
+        if self._gave_up or self._episode.won:
+            return None
+        state = GameState()
+        state["feedback"] = self._episode.feedback
+        state["facts"] = self._episode.readable_facts()
+        state["admissible_commands"] = list(self._episode.commands)
+        try:
+            action = self._act(state, last_action)
+        except (HandCodedAgentTimeout, HandCodedAgentFailed, IndexError, KeyError):
+            # Index and key errors come from scripts that were led off their path by another player's actions.
+            self._gave_up = True
+            return None
+        return action if action in self._episode.commands else "look"
+
+    def _act(self, state: GameState, last_action: str) -> str:
+        """Runs the script with the global generator in this expert's own state, and puts the global one back."""
+        outer = random.getstate()
+        random.setstate(self._random_state)
+        try:
+            return self._agent.act(state, 0, self._episode.won, last_action)
+        finally:
+            self._random_state = random.getstate()
+            random.setstate(outer)

@@ -1,0 +1,123 @@
+"""From a PDDL problem to the planner's grounded form (SAS), the slow part of loading a game, done once and kept.
+
+The translator is fast-downward's own; this file runs it without its side effects, reduces its result to plain data, and
+stores that as gzipped JSON under a hash of the problem, so that any worker loads any game a second time in milliseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import zlib
+
+import fast_downward
+
+from sage_jax.errors import DataError
+
+FORMAT = 1  # raise when the fields of Translation change: older files are then not found and made again
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A grounded game as plain data.
+
+    Attributes:
+      sas: the planning task in fast-downward's SAS format.
+      objects: (name, type name) of every object.
+      types: (name, names of its supertypes) in the translator's order.
+      actions: action name -> ((parameter, type name), ...).
+      facts: (predicate, argument, ...) true at the start.
+      fluents: predicates that some action or axiom can change.
+    """
+
+    sas: str
+    objects: tuple[tuple[str, str], ...]
+    types: tuple[tuple[str, tuple[str, ...]], ...]
+    actions: dict[str, tuple[tuple[str, str], ...]]
+    facts: tuple[tuple[str, ...], ...]
+    fluents: tuple[str, ...]
+
+
+def translation_key(domain: str, problem: str) -> str:
+    """Returns the name under which the translation of a problem is stored."""
+    text = f"{FORMAT}\0{domain}\0{problem}"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def translate(domain: str, problem: str) -> Translation:
+    """Grounds a problem with fast-downward's translator, keeping every operator and fact as the stock engine does.
+
+    Raises:
+      DataError: the problem cannot be translated (bad syntax, or a goal that no state satisfies).
+    """
+    argv = sys.argv
+    try:
+        task, sas = fast_downward.pddl2sas(domain, problem)
+    except (KeyError, ValueError, IndexError, AssertionError, SystemExit) as error:
+        raise DataError(f"the PDDL problem cannot be grounded: {type(error).__name__}: {error}") from error
+    finally:
+        sys.argv = argv  # the translator overwrites it
+    facts = (_initial_fact(item) for item in task.init)
+    changed = {e.literal.predicate for a in task.actions for e in a.effects} | {a.name for a in task.axioms}
+    return Translation(
+        sas=sas,
+        objects=tuple((item.name, item.type_name) for item in task.objects),
+        types=tuple((item.name, tuple(item.supertype_names)) for item in task.types),
+        actions={a.name: tuple((p.name.strip("?"), p.type_name) for p in a.parameters) for a in task.actions},
+        facts=tuple(fact for fact in facts if fact),
+        fluents=tuple(sorted(changed)),
+    )
+
+
+def _initial_fact(item) -> tuple[str, ...] | None:
+    """Returns an entry of the translator's initial state as a fact, None for equality, costs and distances."""
+    if hasattr(item, "predicate"):
+        return None if item.predicate == "=" else (item.predicate, *item.args)
+    value = str(item.expression.value)
+    if item.fluent.symbol == "total-cost" or value.isdigit():
+        return None
+    return (value, *item.fluent.args)
+
+
+def load_translation(domain: str, problem: str, folder: pathlib.Path | None) -> Translation:
+    """Returns the stored translation of a problem, making and storing it when there is none (or a damaged one)."""
+    if folder is None:
+        return translate(domain, problem)
+    path = folder / f"{translation_key(domain, problem)}.json.gz"
+    translation = _read(path)
+    if translation is None:
+        translation = translate(domain, problem)
+        _write(path, translation)
+    return translation
+
+
+def _read(path: pathlib.Path) -> Translation | None:
+    """Returns a stored translation; None when it is absent or damaged, since it can always be made again."""
+    try:
+        data = json.loads(gzip.decompress(path.read_bytes()))
+        return Translation(
+            sas=data["sas"],
+            objects=tuple(map(tuple, data["objects"])),
+            types=tuple((name, tuple(supers)) for name, supers in data["types"]),
+            actions={name: tuple(map(tuple, parameters)) for name, parameters in data["actions"].items()},
+            facts=tuple(map(tuple, data["facts"])),
+            fluents=tuple(data["fluents"]),
+        )
+    except (OSError, EOFError, ValueError, KeyError, zlib.error):
+        return None
+
+
+def _write(path: pathlib.Path, translation: Translation) -> None:
+    """Stores a translation so that a reader sees all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = gzip.compress(json.dumps(dataclasses.asdict(translation)).encode(), compresslevel=3, mtime=0)
+    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    os.replace(partial, path)
