@@ -27,6 +27,10 @@ class SkillError(SageError):
     """A skill bank file or edit is malformed."""
 
 
+class RewardError(SageError):
+    """A reward cannot be computed from what was given (no probe tasks, a probe that never ran)."""
+
+
 class CheckpointError(SageError):
     """A checkpoint is missing, damaged, or does not fit this run."""
 

@@ -23,7 +23,7 @@ _TOOL_OPEN = re.compile(r"<\s*tool_call\s*>", re.IGNORECASE)
 _TOOL_CLOSE = re.compile(r"<\s*/\s*tool_call\s*>", re.IGNORECASE)
 _DONE = re.compile(
     r"(i am |i'm )?(done|finished|finish|stop|end|exit|quit|submit)"
-    r"|(the |my )?(task|goal|mission)( is| has been| was)?( now)? ?(done|complete|completed|finished|accomplished|achieved)"
+    r"|(the |my )?(task|goal)( is| has been| was)?( now)? (done|completed?|finished|achieved)"
 )
 
 

@@ -1,1 +1,40 @@
-"""."""
+"""Rewards of episodes, of the form of turns, and of skill edits; each is a `RewardResult` with a status."""
+
+from sage_jax.rewards.outcome import OutcomeConfig, outcome_reward
+from sage_jax.rewards.shaping import ActShaping, ReviewShaping, act_reward, ends_episode, review_reward
+from sage_jax.rewards.utility import (
+    NO_EDIT,
+    ProbeCache,
+    ProbeEpisode,
+    ProbeKey,
+    ProbePlan,
+    ProbeRequest,
+    UtilityConfig,
+    assemble,
+    plan_probes,
+    probe_score,
+    select_probes,
+    utility,
+)
+
+__all__ = [
+    "NO_EDIT",
+    "ActShaping",
+    "OutcomeConfig",
+    "ProbeCache",
+    "ProbeEpisode",
+    "ProbeKey",
+    "ProbePlan",
+    "ProbeRequest",
+    "ReviewShaping",
+    "UtilityConfig",
+    "act_reward",
+    "assemble",
+    "ends_episode",
+    "outcome_reward",
+    "plan_probes",
+    "probe_score",
+    "review_reward",
+    "select_probes",
+    "utility",
+]

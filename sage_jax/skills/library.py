@@ -175,11 +175,14 @@ class SkillBank:
 
 
 def free_id(category: str, used_ids: Iterable[str]) -> str:
-    """Returns the id after the highest used one of the category's prefix: "gen_004" after "gen_003"."""
+    """Returns the id after the highest used one of the category's prefix: "gen_4" after "gen_3" or "gen_003".
+
+    The number has no leading zeros, so that a small word-level vocabulary knows it.
+    """
     prefix = _ID_PREFIXES.get(category, _FAMILY_PREFIX) + "_"
     numbers = [i.removeprefix(prefix) for i in used_ids if i.startswith(prefix)]
     last = max((int(n) for n in numbers if n.isascii() and n.isdigit() and len(n) < 10), default=0)
-    return f"{prefix}{last + 1:03d}"
+    return f"{prefix}{last + 1}"
 
 
 def _clean(skill: Skill) -> Skill:

@@ -35,7 +35,7 @@ class Skill:
     """One skill.
 
     Attributes:
-      id: unique in its bank and never reused there, "gen_001".
+      id: unique in its bank and never reused there, "gen_1".
       category: `GENERAL`, `MISTAKE` or a task family.
       title: a few words. Of a mistake: what went wrong.
       principle: what to do. Of a mistake: how to avoid it.
