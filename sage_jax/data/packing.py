@@ -1,0 +1,330 @@
+"""Packing: trajectories -> token sequences -> rows [N, T] -> micro-batches of fixed shape.
+
+The one convention: **index t of `mask`, `advantages`, `engine_logprobs` and `old_logprobs` speaks of the target token
+ids[t], which the model predicts from position t - 1 of the same sequence.** The first token of a sequence has no
+position before it and can never be trained on.
+
+Rows hold several sequences back to back (segment_ids 1, 2, ...; 0 is padding; positions restart in each), and nothing
+is ever cut or dropped. Only the trained tokens, a small part of an agent's context, go through the vocabulary head:
+`micro_batches` gathers them on the host, where counting them costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from sage_jax.errors import ConfigError, DataError
+from sage_jax.types import Trajectory, Turn
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """One token sequence with what the loss needs to know about each of its tokens. All arrays have length L.
+
+    Attributes:
+      ids: token ids.
+      mask: 1 for target tokens that are trained on; 0 for the first token.
+      advantages: of each target token; read where `mask` is 1.
+      engine_logprobs: of each target token as the engine reported it; read where `mask` is 1.
+      sequence_id: tokens of one id form one unit of the `sequence_mean` aggregation; several sequences may share it.
+      stream_ids: stream of each token, an index into the caller's list of streams.
+    """
+
+    ids: Int[np.ndarray, " L"]
+    mask: Float[np.ndarray, " L"]
+    advantages: Float[np.ndarray, " L"]
+    engine_logprobs: Float[np.ndarray, " L"]
+    sequence_id: int = 0
+    stream_ids: Int[np.ndarray, " L"] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("mask", "advantages", "engine_logprobs", "stream_ids"):
+            array = getattr(self, name)
+            if array is not None and len(array) != len(self.ids):
+                raise DataError(f"sequence {self.sequence_id}: {name} has {len(array)} values, ids {len(self.ids)}")
+        if not len(self.ids):
+            raise DataError(f"sequence {self.sequence_id} is empty; leave it out")
+        if self.mask[0]:
+            raise DataError(
+                f"sequence {self.sequence_id}: mask[0] is {self.mask[0]}, but nothing predicts the first token; "
+                "begin the sequence with a prompt token of mask 0"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedBatch:
+    """Packed rows; see the module docstring for the target convention. NumPy arrays [N, T].
+
+    Attributes:
+      ids: int32 token ids, 0 in padding.
+      positions: int32, restarting at 0 in each segment.
+      segment_ids: int32, 1-based in each row, 0 in padding.
+      mask: float32, 1 for trained target tokens.
+      advantages: float32.
+      engine_logprobs: float32.
+      sequence_ids: int32, `Sequence.sequence_id`; -1 in padding.
+      stream_ids: int32; -1 in padding.
+    """
+
+    ids: Int[np.ndarray, "N T"]
+    positions: Int[np.ndarray, "N T"]
+    segment_ids: Int[np.ndarray, "N T"]
+    mask: Float[np.ndarray, "N T"]
+    advantages: Float[np.ndarray, "N T"]
+    engine_logprobs: Float[np.ndarray, "N T"]
+    sequence_ids: Int[np.ndarray, "N T"]
+    stream_ids: Int[np.ndarray, "N T"]
+
+    @property
+    def fill(self) -> float:
+        """Share of the row places that hold a token."""
+        return float((self.segment_ids > 0).mean())
+
+    def rows(self, index: SequenceOf[int] | np.ndarray | slice) -> PackedBatch:
+        """Returns the chosen rows."""
+        return PackedBatch(**{field.name: getattr(self, field.name)[index] for field in dataclasses.fields(self)})
+
+
+class MicroBatches(NamedTuple):
+    """M micro-batches of R rows and C places for trained tokens (a pytree, the input of an update step).
+
+    Attributes:
+      ids, positions, segment_ids: int32 [M, R, T].
+      source: int32 [M, C], flat index in [0, R * T) of the hidden state that predicts the token.
+      targets: int32 [M, C], the token.
+      mask: float32 [M, C], 0 for places that hold no token.
+      advantages, engine_logprobs: float32 [M, C].
+      sequence_ids: int32 [M, C], renumbered 0, 1, ... over the sequences that have trained tokens.
+      old_logprobs: float32 [M, C], or None for strictly on-policy updates.
+    """
+
+    ids: Int[np.ndarray, "M R T"]
+    positions: Int[np.ndarray, "M R T"]
+    segment_ids: Int[np.ndarray, "M R T"]
+    source: Int[np.ndarray, "M C"]
+    targets: Int[np.ndarray, "M C"]
+    mask: Float[np.ndarray, "M C"]
+    advantages: Float[np.ndarray, "M C"]
+    engine_logprobs: Float[np.ndarray, "M C"]
+    sequence_ids: Int[np.ndarray, "M C"]
+    old_logprobs: Float[np.ndarray, "M C"] | None = None
+
+
+def trajectory_sequences(
+    trajectory: Trajectory,
+    *,
+    first_id: int = 0,
+    per: Literal["context", "trajectory"] = "context",
+    streams: Mapping[str, int] | None = None,
+) -> list[Sequence]:
+    """Returns the token sequences of one trajectory, one for each context.
+
+    A turn with `starts_context=False` continues the sequence of the turn before. Prompt ids have mask 0; output ids
+    mask 1, or 0 when the turn's advantage is None. Contexts without a trained turn are left out.
+
+    Args:
+      trajectory: turns with their advantages.
+      first_id: sequence_id of the first sequence.
+      per: "context" numbers each context; "trajectory" gives all of them one id, so that `sequence_mean` averages
+        over the tokens of the whole trajectory.
+      streams: number of each stream name; default: all 0.
+
+    Raises:
+      DataError: the first turn does not start a context, or a turn is inconsistent.
+    """
+    if per not in ("context", "trajectory"):
+        raise ConfigError(f"per={per!r} is unknown; use 'context' or 'trajectory'")
+    contexts: list[list[Turn]] = []
+    for position, turn in enumerate(trajectory.turns):
+        where = f"task {trajectory.task.id}, turn {position}"
+        if len(turn.logprobs) != len(turn.output_ids):
+            raise DataError(f"{where}: {len(turn.logprobs)} logprobs for {len(turn.output_ids)} output ids")
+        if turn.starts_context:
+            contexts.append([])
+        elif not contexts:
+            raise DataError(f"{where}: the first turn of a trajectory must have starts_context=True")
+        contexts[-1].append(turn)
+    trained = [turns for turns in contexts if any(turn.advantage is not None and turn.output_ids for turn in turns)]
+    numbers = range(first_id, first_id + len(trained)) if per == "context" else [first_id] * len(trained)
+    return [_join_turns(turns, number, streams) for turns, number in zip(trained, numbers, strict=True)]
+
+
+def trajectories_to_sequences(
+    trajectories: Iterable[Trajectory],
+    *,
+    per: Literal["context", "trajectory"] = "context",
+    streams: Mapping[str, int] | None = None,
+) -> list[Sequence]:
+    """Returns the sequences of all trajectories with sequence ids that do not collide (see `trajectory_sequences`)."""
+    result: list[Sequence] = []
+    for trajectory in trajectories:
+        first_id = result[-1].sequence_id + 1 if result else 0
+        result += trajectory_sequences(trajectory, first_id=first_id, per=per, streams=streams)
+    return result
+
+
+def pack(sequences: SequenceOf[Sequence], *, row_length: int, row_multiple: int = 1) -> PackedBatch:
+    """Returns the sequences packed into rows by first-fit decreasing.
+
+    Longest first, ties in the order given, each into the first row with room: at most 11/9 of the rows of an optimal
+    packing, and the same rows for the same input.
+
+    Args:
+      sequences: at least one; each stays whole.
+      row_length: T.
+      row_multiple: rows are padded with empty ones to a multiple of this, so that few shapes are compiled.
+
+    Raises:
+      ConfigError: row_length or row_multiple is not positive.
+      DataError: no sequences, or sequences longer than a row (none is cut or dropped).
+    """
+    for name, value in {"row_length": row_length, "row_multiple": row_multiple}.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1")
+    if not sequences:
+        raise DataError("nothing to pack: the batch has no sequence with a trained token")
+    lengths = np.array([len(sequence.ids) for sequence in sequences])
+    if lengths.max() > row_length:
+        raise DataError(
+            f"{int((lengths > row_length).sum())} of {len(lengths)} sequences are longer than row_length={row_length} "
+            f"(longest: {lengths.max()} tokens); raise row_length or shorten the contexts"
+        )
+    used = np.zeros(len(sequences), np.int64)
+    segments = np.zeros(len(sequences), np.int64)
+    row_count = 0
+    places = []
+    for index in np.argsort(-lengths, kind="stable"):
+        # Rows past row_count are empty, so argmax always finds one.
+        row = int(np.argmax(used + lengths[index] <= row_length))
+        row_count = max(row_count, row + 1)
+        segments[row] += 1
+        places.append((int(index), row, int(used[row]), int(segments[row])))
+        used[row] += lengths[index]
+    rows = row_count + -row_count % row_multiple
+    batch = _empty_batch(rows, row_length)
+    for index, row, start, segment in places:
+        _place(batch, sequences[index], row, start, segment)
+    return batch
+
+
+def micro_batches(
+    batch: PackedBatch,
+    rows_per_micro: int,
+    *,
+    capacity_multiple: int = 256,
+    min_micro: int = 1,
+    old_logprobs: Float[np.ndarray, "N T"] | None = None,
+) -> MicroBatches:
+    """Returns the rows as micro-batches, with the trained tokens of each gathered into C places.
+
+    C is the largest count of a micro-batch rounded up to capacity_multiple * (1, 2, 3, 4, 6, 8, 12, ...), and the
+    number of micro-batches is rounded up in the same way (an empty one is skipped by the update), so that a run meets
+    few shapes and compiles few programs.
+
+    Args:
+      batch: packed rows.
+      rows_per_micro: R; rows are padded with empty ones where they do not divide.
+      capacity_multiple: unit of C, in tokens.
+      min_micro: lower bound of M.
+      old_logprobs: log-probabilities under the policy that sampled, aligned with `batch.ids`, for several epochs.
+
+    Raises:
+      ConfigError: a size is not positive.
+    """
+    for name, value in {"rows_per_micro": rows_per_micro, "capacity_multiple": capacity_multiple}.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1")
+    row_length = batch.ids.shape[1]
+    count = round_up(max(min_micro, -(-len(batch.ids) // rows_per_micro)))
+    missing = count * rows_per_micro - len(batch.ids)
+
+    def split(array: np.ndarray) -> np.ndarray:
+        return np.pad(array, ((0, missing), (0, 0))).reshape(count, rows_per_micro, row_length)
+
+    trained = split(batch.mask).reshape(count, -1) > 0
+    tokens = trained.sum(axis=1)
+    capacity = capacity_multiple * round_up(-(-max(1, int(tokens.max())) // capacity_multiple))
+    # Trained places first, in their order; the rest are cut or masked.
+    order = np.argsort(~trained, axis=1, kind="stable")[:, :capacity]
+    order = np.pad(order, ((0, 0), (0, capacity - order.shape[1])))
+    live = np.arange(capacity) < tokens[:, None]
+
+    def gather(array: np.ndarray) -> np.ndarray:
+        values = np.take_along_axis(split(array).reshape(count, -1), order, axis=1)
+        return np.where(live, values, 0).astype(array.dtype)
+
+    numbers = np.zeros((count, capacity), np.int32)
+    if live.any():
+        numbers[live] = np.unique(gather(batch.sequence_ids)[live], return_inverse=True)[1]
+    return MicroBatches(
+        ids=split(batch.ids),
+        positions=split(batch.positions),
+        segment_ids=split(batch.segment_ids),
+        # The hidden state before the target predicts it.
+        source=np.where(live, order - 1, 0).astype(np.int32),
+        targets=gather(batch.ids),
+        mask=live.astype(np.float32),
+        advantages=gather(batch.advantages),
+        engine_logprobs=gather(batch.engine_logprobs),
+        sequence_ids=numbers,
+        old_logprobs=None if old_logprobs is None else gather(np.asarray(old_logprobs, np.float32)),
+    )
+
+
+def round_up(count: int) -> int:
+    """Returns the smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is at least `count`."""
+    power = 1
+    while power < count:
+        power *= 2
+    return power // 4 * 3 if power >= 4 and power // 4 * 3 >= count else power
+
+
+def _join_turns(turns: list[Turn], sequence_id: int, streams: Mapping[str, int] | None) -> Sequence:
+    """Returns one context's turns as one sequence."""
+    ids, mask, advantages, logprobs, stream_ids = [], [], [], [], []
+    for turn in turns:
+        before, after = len(turn.prompt_ids), len(turn.output_ids)
+        trained = turn.advantage is not None
+        ids += [*turn.prompt_ids, *turn.output_ids]
+        mask += [0.0] * before + [float(trained)] * after
+        advantages += [0.0] * before + [turn.advantage if trained else 0.0] * after
+        logprobs += [0.0] * before + list(turn.logprobs)
+        stream_ids += [streams[turn.stream] if streams else 0] * (before + after)
+    return Sequence(
+        ids=np.array(ids, np.int32),
+        mask=np.array(mask, np.float32),
+        advantages=np.array(advantages, np.float32),
+        engine_logprobs=np.array(logprobs, np.float32),
+        sequence_id=sequence_id,
+        stream_ids=np.array(stream_ids, np.int32),
+    )
+
+
+def _empty_batch(rows: int, row_length: int) -> PackedBatch:
+    """Returns a batch of padding."""
+    shape = (rows, row_length)
+    integers = {name: np.zeros(shape, np.int32) for name in ("ids", "positions", "segment_ids")}
+    floats = {name: np.zeros(shape, np.float32) for name in ("mask", "advantages", "engine_logprobs")}
+    labels = {name: np.full(shape, -1, np.int32) for name in ("sequence_ids", "stream_ids")}
+    return PackedBatch(**integers, **floats, **labels)
+
+
+def _place(batch: PackedBatch, sequence: Sequence, row: int, start: int, segment: int) -> None:
+    """Writes a sequence into its place of the batch under construction."""
+    length = len(sequence.ids)
+    place = (row, slice(start, start + length))
+    batch.ids[place] = sequence.ids
+    batch.positions[place] = np.arange(length)
+    batch.segment_ids[place] = segment
+    batch.mask[place] = sequence.mask
+    # What stands at masked places is never read; zeros keep a stray NaN out of the arrays.
+    batch.advantages[place] = np.where(sequence.mask > 0, sequence.advantages, 0.0)
+    batch.engine_logprobs[place] = np.where(sequence.mask > 0, sequence.engine_logprobs, 0.0)
+    batch.sequence_ids[place] = sequence.sequence_id
+    batch.stream_ids[place] = 0 if sequence.stream_ids is None else sequence.stream_ids

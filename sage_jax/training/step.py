@@ -1,0 +1,263 @@
+"""The jitted update: micro-batches of packed rows in, new state and scalar metrics out. RL and SFT share it.
+
+One update scans over micro-batches and adds up gradients of a loss that is normalised over the whole batch, so its
+result does not depend on how the batch is split. Only trained tokens reach the vocabulary head. Nothing in the step
+waits for the host: an update with a non-finite loss or gradient leaves the state as it was and says so in its
+metrics, and `read_metrics` turns that into an error when the trainer reads them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from sage_jax.data.packing import MicroBatches
+from sage_jax.errors import ConfigError, NumericsError
+from sage_jax.losses.logprobs import TokenScores, token_logprobs
+from sage_jax.losses.policy import AGGREGATIONS, KL_KINDS, Aggregation, KlKind, policy_loss, token_weights
+from sage_jax.losses.sft import sft_loss
+from sage_jax.training.state import TrainState
+
+# (params, ids [R, T], positions [R, T], segment_ids [R, T]) -> hidden states [R, T, D] after the final norm
+ForwardFn = Callable[[Any, Int[Array, "R T"], Int[Array, "R T"], Int[Array, "R T"]], Float[Array, "R T D"]]
+# params -> output embedding [V, D]
+HeadFn = Callable[[Any], Float[Array, "V D"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LossOptions:
+    """Options of the loss; `losses.policy` says what each does.
+
+    Attributes:
+      kind: "policy" or "sft"; "sft" reads only aggregation, constant_length and chunk_size.
+      aggregation: "token_mean", "sequence_mean" or "constant_length".
+      constant_length: tokens, for aggregation "constant_length".
+      clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
+      dual_clip: bound of the loss of negative advantages, above 1; None switches it off.
+      kl_coef, kl_kind: KL to the reference; at 0 the reference is never run.
+      entropy_coef: entropy bonus.
+      importance_cap: truncated importance weight against the engine's log-probabilities; None switches it off.
+      temperature: sampling temperature of the engine, by which logits are divided.
+      chunk_size: tokens whose logits exist at one time.
+    """
+
+    kind: Literal["policy", "sft"] = "policy"
+    aggregation: Aggregation = "token_mean"
+    constant_length: int | None = None
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    kl_coef: float = 0.0
+    kl_kind: KlKind = "k3"
+    entropy_coef: float = 0.0
+    importance_cap: float | None = None
+    temperature: float = 1.0
+    chunk_size: int = 256
+
+    def __post_init__(self) -> None:
+        constant = self.aggregation == "constant_length"
+        checks = {
+            "kind": (self.kind in ("policy", "sft"), "'policy' or 'sft'"),
+            "aggregation": (self.aggregation in AGGREGATIONS, " or ".join(AGGREGATIONS)),
+            "constant_length": (not constant or (self.constant_length or 0) >= 1, "1 or more tokens"),
+            "clip_low": (0 < self.clip_low <= 1, "a number in (0, 1]"),
+            "clip_high": (self.clip_high > 0, "a number above 0"),
+            "dual_clip": (self.dual_clip is None or self.dual_clip > 1, "a number above 1, or None"),
+            "kl_coef": (self.kl_coef >= 0, "0 or more"),
+            "kl_kind": (self.kl_kind in KL_KINDS, " or ".join(KL_KINDS)),
+            "entropy_coef": (self.entropy_coef >= 0, "0 or more"),
+            "importance_cap": (self.importance_cap is None or self.importance_cap > 0, "a number above 0, or None"),
+            "temperature": (self.temperature > 0, "a number above 0"),
+            "chunk_size": (self.chunk_size >= 1, "1 or more tokens"),
+        }
+        for key, (fits, wanted) in checks.items():
+            if not fits:
+                raise ConfigError(f"loss.{key}={getattr(self, key)!r} does not fit; use {wanted}")
+
+
+UpdateFn = Callable[..., tuple[TrainState, dict[str, Float[Array, ""]]]]
+
+
+def make_update_step(
+    forward_fn: ForwardFn, head_fn: HeadFn, optimizer: optax.GradientTransformation, options: LossOptions
+) -> UpdateFn:
+    """Returns update(state, micro, ref_params=None) -> (state, metrics), jitted; the state passed in is donated.
+
+    Metrics are float32 scalars on the device; `read_metrics` waits for them. Means are over trained tokens.
+      always: loss/total, tokens/trained, update/grad_norm (before clipping), update/step_norm, finite (0 when the
+        update was not applied), nonfinite_leaves, nonfinite_leaf (the first gradient leaf that is not finite, or -1)
+      sft: sft/loss, sft/accuracy
+      policy: loss/policy, loss/clip_low, loss/clip_high, loss/clip_dual, loss/ratio, loss/ratio_max, loss/entropy,
+        loss/engine_gap, loss/engine_gap_max; loss/kl if kl_coef > 0; loss/importance_weight if importance_cap is set
+
+    Args:
+      forward_fn: params and packed rows -> hidden states.
+      head_fn: params -> output embedding.
+      optimizer: see `optimizer.make_optimizer`.
+      options: the loss.
+    """
+
+    def update(state: TrainState, micro: MicroBatches, ref_params: Any):
+        weights = token_weights(
+            micro.mask,
+            aggregation=options.aggregation,
+            sequence_ids=micro.sequence_ids,
+            length=options.constant_length,
+        )
+        num_tokens = jnp.sum(micro.mask)
+
+        def micro_loss(params, part: MicroBatches, part_weights):
+            ref_logprobs = None
+            if ref_params is not None:
+                ref_logprobs = _scores(forward_fn, head_fn, options, ref_params, part).logprobs
+            return _loss(forward_fn, head_fn, options, params, part, part_weights, num_tokens, ref_logprobs)
+
+        loss, metrics, grads = _accumulate(micro_loss, state.params, micro, weights)
+        new_state, update_metrics = _apply(optimizer, state, loss, grads)
+        prefix = "sft" if options.kind == "sft" else "loss"
+        metrics = {f"{prefix}/{name}": value for name, value in metrics.items()}
+        metrics |= {"loss/total": loss, "tokens/trained": num_tokens, **update_metrics}
+        return new_state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
+
+    jitted = jax.jit(update, donate_argnums=0)
+    uses_reference = options.kind == "policy" and options.kl_coef > 0
+
+    def checked(state: TrainState, micro: MicroBatches, ref_params: Any = None):
+        if uses_reference and ref_params is None:
+            raise ConfigError(f"loss.kl_coef={options.kl_coef} needs ref_params; pass them or set kl_coef to 0")
+        return jitted(state, micro, ref_params if uses_reference else None)
+
+    checked.jitted = jitted  # For lowering without running, and for counting compilations.
+    return checked
+
+
+def make_logprob_fn(
+    forward_fn: ForwardFn, head_fn: HeadFn, options: LossOptions
+) -> Callable[[Any, MicroBatches], Float[Array, "M C"]]:
+    """Returns logprobs(params, micro) -> [M, C], jitted: the old log-probabilities of several epochs.
+
+    Use as `micro = micro._replace(old_logprobs=logprobs(state.params, micro))` before the first update.
+    """
+
+    @jax.jit
+    def logprobs(params, micro: MicroBatches):
+        return jax.lax.map(lambda part: _scores(forward_fn, head_fn, options, params, part).logprobs, micro)
+
+    return logprobs
+
+
+def read_metrics(metrics: Mapping[str, Any], params: Any, *, step: int) -> dict[str, float]:
+    """Waits for an update's metrics and returns those to be logged, as floats.
+
+    Args:
+      metrics: what the update returned.
+      params: parameters of the same structure as the state's, for the names of leaves.
+      step: number of the update, for the message.
+
+    Raises:
+      NumericsError: the update was not applied; names the step, the loss, and the first gradient leaf at fault.
+    """
+    values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
+    finite, index, count = (values.pop(name) for name in ("finite", "nonfinite_leaf", "nonfinite_leaves"))
+    if finite:
+        return values
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    loss = f"loss {values['loss/total']}"
+    if index < 0:
+        raise NumericsError(f"step {step}: {loss} is not finite, though every gradient is; the update was not applied")
+    path, _ = leaves[int(index)]
+    broken = [jax.tree_util.keystr(path) for path, leaf in leaves if not bool(jnp.all(jnp.isfinite(leaf)))]
+    weights = f"; parameters already not finite: {', '.join(broken[:3])}" if broken else ""
+    raise NumericsError(
+        f"step {step}: the gradient of {jax.tree_util.keystr(path)} is not finite (the first of "
+        f"{int(count)} of {len(leaves)} leaves; {loss}); the update was not applied{weights}"
+    )
+
+
+def _scores(forward_fn, head_fn, options: LossOptions, params, part: MicroBatches) -> TokenScores:
+    """Returns the scores [C] of one micro-batch's trained tokens."""
+    hidden = forward_fn(params, part.ids, part.positions, part.segment_ids)
+    gathered = hidden.reshape(-1, hidden.shape[-1])[part.source]
+    return token_logprobs(
+        gathered,
+        head_fn(params),
+        part.targets,
+        temperature=options.temperature if options.kind == "policy" else 1.0,
+        chunk_size=options.chunk_size,
+        entropy_gradient=options.entropy_coef > 0,
+    )
+
+
+def _loss(forward_fn, head_fn, options: LossOptions, params, part: MicroBatches, weights, num_tokens, ref_logprobs):
+    """Returns one micro-batch's share of the loss and of the metrics."""
+    scores = _scores(forward_fn, head_fn, options, params, part)
+    if options.kind == "sft":
+        return sft_loss(scores.logprobs, part.mask, is_top=scores.is_top, weights=weights, num_tokens=num_tokens)
+    return policy_loss(
+        scores.logprobs,
+        part.advantages,
+        part.mask,
+        old_logprobs=part.old_logprobs,
+        ref_logprobs=ref_logprobs,
+        engine_logprobs=part.engine_logprobs,
+        entropy=scores.entropy,
+        weights=weights,
+        num_tokens=num_tokens,
+        clip_low=options.clip_low,
+        clip_high=options.clip_high,
+        dual_clip=options.dual_clip,
+        kl_coef=options.kl_coef,
+        kl_kind=options.kl_kind,
+        entropy_coef=options.entropy_coef,
+        importance_cap=options.importance_cap,
+    )
+
+
+def _accumulate(micro_loss, params, micro: MicroBatches, weights):
+    """Returns loss, metrics and gradients summed over micro-batches; those without trained tokens are skipped."""
+    first = jax.tree.map(lambda array: array[0], (micro, weights))
+    loss_shape, metric_shapes = jax.eval_shape(micro_loss, params, *first)
+    zeros = (
+        jnp.zeros((), loss_shape.dtype),
+        {name: jnp.zeros((), jnp.float32) for name in metric_shapes},
+        jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params),
+    )
+
+    def add(carry, inputs):
+        (value, metrics), grads = jax.value_and_grad(micro_loss, has_aux=True)(params, *inputs)
+        loss, sums, total = carry
+        combined = {
+            name: jnp.maximum(sums[name], metric) if name.endswith("_max") else sums[name] + metric
+            for name, metric in metrics.items()
+        }
+        # Sums in float32: bfloat16 would lose every micro-batch after the first few hundred.
+        return loss + value, combined, jax.tree.map(lambda a, b: a + b.astype(jnp.float32), total, grads)
+
+    def body(carry, inputs):
+        has_tokens = jnp.any(inputs[0].mask > 0)
+        return jax.lax.cond(has_tokens, add, lambda carry, _: carry, carry, inputs), None
+
+    return jax.lax.scan(body, zeros, (micro, weights))[0]
+
+
+def _apply(optimizer: optax.GradientTransformation, state: TrainState, loss, grads):
+    """Returns the next state, or the same one when loss or gradients are not finite, and the update's metrics."""
+    leaf_finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)])
+    finite = jnp.all(leaf_finite) & jnp.isfinite(loss)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    new_state = TrainState(params=params, opt_state=opt_state, step=state.step + 1)
+    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new_state, state)
+    return kept, {
+        "update/grad_norm": optax.global_norm(grads),
+        "update/step_norm": optax.global_norm(updates),
+        "finite": finite,
+        "nonfinite_leaves": jnp.sum(~leaf_finite),
+        "nonfinite_leaf": jnp.where(jnp.all(leaf_finite), -1, jnp.argmin(leaf_finite)),
+    }
