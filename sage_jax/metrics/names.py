@@ -1,6 +1,6 @@
 """Every metric a run may write: its name, unit and meaning. docs/metrics.md is generated from this table.
 
-    python -m sage_jax.metrics.names > docs/metrics.md
+    python -m sage_jax.metrics > docs/metrics.md
 
 A name with `<placeholders>` stands for all names of that form.
 """
@@ -150,8 +150,8 @@ def markdown() -> str:
         [
             "# Metrics",
             "",
-            "Every name in `metrics.jsonl` and TensorBoard. Written by `python -m sage_jax.metrics.names`; a test keeps",
-            "this page and `sage_jax/metrics/names.py` equal, and writing a name that is not here is an error.",
+            "Every name in `metrics.jsonl` and TensorBoard. Written by `python -m sage_jax.metrics`; a test",
+            "keeps this page and `sage_jax/metrics/names.py` equal, and writing a name that is not here is an error.",
             "A value that is not finite is written as null.",
             "",
             "| name | unit | meaning |",
@@ -160,7 +160,3 @@ def markdown() -> str:
             "",
         ]
     )
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")
