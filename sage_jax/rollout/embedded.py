@@ -1,0 +1,449 @@
+"""The embedded engine: continuous batching over KV slots, in this process, in JAX.
+
+Callers await `generate`; one driver thread owns the device. It takes messages between dispatches, seats turns on
+slots, prefills what their slots do not hold yet, then decodes all running slots a few tokens at a time. While it
+waits for the device the interpreter is free, so that environments are answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sage_jax.errors import ConfigError, EngineError
+from sage_jax.models import ModelConfig, Params, unstack_layers
+from sage_jax.rollout.choices import ChoiceTrie, fill_mask
+from sage_jax.rollout.engine import LENGTH, STOP, GenerateRequest, Generation, VersionSpan
+from sage_jax.rollout.programs import (
+    DecodeRows,
+    EngineConfig,
+    PrefillRows,
+    compile_programs,
+    empty_cache,
+)
+from sage_jax.rollout.sampling import SamplingRows
+from sage_jax.rollout.slots import Slot, SlotTable, common_prefix
+
+_COUNTERS = (
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "prefilled_tokens",
+    "generated_tokens",
+    "prefill_dispatches",
+    "decode_dispatches",
+    "prefill_seconds",
+    "decode_seconds",
+)
+
+
+@dataclasses.dataclass
+class _Run:
+    """A turn in progress."""
+
+    request: GenerateRequest
+    budget: int
+    future: concurrent.futures.Future
+    trie: ChoiceTrie | None
+    filled: int = 0  # prompt tokens in the cache
+    cached: int = 0
+    stale: bool = False  # the weights changed since the turn began
+    ids: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[float] = dataclasses.field(default_factory=list)
+    sampled_logprobs: list[float] = dataclasses.field(default_factory=list)
+    spans: list[VersionSpan] = dataclasses.field(default_factory=list)
+
+    @property
+    def to_fill(self) -> int:
+        """Prompt tokens still to prefill: all but the last one, which `decode` takes."""
+        return len(self.request.ids) - 1 - self.filled
+
+    def extend(self, version: int, ids: Sequence[int], logprobs: Sequence[float], sampled: Sequence[float]) -> None:
+        start, end = len(self.ids), len(self.ids) + len(ids)
+        self.ids.extend(ids)
+        self.logprobs.extend(logprobs)
+        self.sampled_logprobs.extend(sampled)
+        if self.spans and self.spans[-1].version == version:
+            start = self.spans.pop().start
+        self.spans.append(VersionSpan(version, start, end))
+
+    def result(self, finish_reason: str, version: int) -> Generation:
+        return Generation(
+            ids=tuple(self.ids),
+            logprobs=tuple(self.logprobs),
+            sampled_logprobs=tuple(self.sampled_logprobs),
+            finish_reason=finish_reason,
+            weight_version=version,
+            weight_versions=tuple(self.spans),
+            cached_tokens=self.cached,
+            prompt_tokens=len(self.request.ids),
+        )
+
+
+class EmbeddedEngine:
+    """An `Engine` in this process.
+
+    A turn's tokens depend on the weights, its ids and its sampling parameters alone: not on its slot, on what else
+    runs, on the order of arrival, or on whether its history was cached. That holds between engines of the same
+    `EngineConfig` on the same kind of device.
+    """
+
+    def __init__(self, model: ModelConfig, params: Params, config: EngineConfig | None = None, *, version: int = 0):
+        """Starts the driver thread.
+
+        Args:
+          model: the model.
+          params: its parameters, stacked or unstacked; copied.
+          config: sizes.
+          version: weight version of `params`.
+
+        Raises:
+          ConfigError: the context is longer than the model's.
+        """
+        self.model, self.config = model, config or EngineConfig()
+        if self.config.max_length > model.max_position:
+            raise ConfigError(
+                f"engine.max_length={self.config.max_length}: must be at most model.max_position={model.max_position}"
+            )
+        self._programs = compile_programs(model, self.config)
+        self._params, self._version = _own_copy(params), version
+        self._cache = empty_cache(model, self.config)
+        self._slots: SlotTable[_Run] = SlotTable(self.config.num_slots)
+        self._waiting: list[_Run] = []
+        self._counters = dict.fromkeys(_COUNTERS, 0.0)
+        self._wake = threading.Condition()
+        self._inbox: collections.deque[Callable[[], None]] = collections.deque()
+        self._open: set[concurrent.futures.Future] = set()
+        self._closing = False
+        self._error: EngineError | None = None
+        self._thread = threading.Thread(target=self._drive, name="embedded-engine", daemon=True)
+        self._thread.start()
+
+    # What callers use, from any thread.
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Returns one turn; cancelling the awaiting task takes the request out.
+
+        Raises:
+          EngineError: unusable ids, a session with two turns at once, non-finite logits, a failed or closed engine.
+        """
+        self._check(request)
+        budget = min(request.sampling.max_new_tokens, self.config.max_length - len(request.ids))
+        choices = request.sampling.choices
+        run = _Run(request, budget, concurrent.futures.Future(), None if choices is None else ChoiceTrie(choices))
+        return await asyncio.wrap_future(self._submit(functools.partial(self._admit, run), run.future))
+
+    async def end_session(self, session: str) -> None:
+        """Frees the session's slot once it is idle; unknown names are fine."""
+        await asyncio.wrap_future(self._call(functools.partial(self._end_session, session)))
+
+    def update_weights(self, params: Params, version: int, *, running: str = "refuse") -> None:
+        """Copies new weights in between two dispatches and drops all kept keys and values.
+
+        Args:
+          params: same structure and shapes as before.
+          version: must differ from the current one.
+          running: what to do about unfinished turns: "refuse" the update, or let them "continue" on their old keys
+            and values, with their tokens marked by version.
+
+        Raises:
+          EngineError: other shapes, the same version again, or turns running under "refuse".
+        """
+        if running not in ("refuse", "continue"):
+            raise ConfigError(f"running={running!r}: must be 'refuse' or 'continue'")
+        new = _own_copy(params)
+        _check_same_shapes(self._params, new)
+        self._call(functools.partial(self._replace_weights, new, version, running)).result()
+
+    def warmup(self, *, choices: bool = False) -> None:
+        """Compiles everything that serving needs (some seconds); with `choices` also the program for those."""
+        self._call(functools.partial(self._compile, choices)).result()
+
+    def health(self) -> None:
+        """Returns when the engine can serve; raises EngineError when it failed or was closed."""
+        if self._error is not None:
+            raise self._error
+
+    def stats(self) -> dict[str, float]:
+        """Returns counters since the start, and how many sessions and turns there are now."""
+        return {
+            **self._counters,
+            "evictions": self._slots.evictions,
+            "kept_sessions": self._slots.kept_sessions(),
+            "running": len(self._slots.running()),
+            "waiting": len(self._waiting),
+            "weight_version": self._version,
+            "compilations": self._programs.compilations(),
+        }
+
+    def close(self) -> None:
+        """Stops the driver after its current dispatch; unanswered requests get an EngineError."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _check(self, request: GenerateRequest) -> None:
+        sampling, vocab = request.sampling, self.model.vocab_size
+        if not request.ids:
+            raise EngineError(f"request {request.request_id!r}: ids are empty; give at least one token")
+        named = {"ids": request.ids, "stop_token_ids": sampling.stop_token_ids}
+        named |= {f"choices[{n}]": choice for n, choice in enumerate(sampling.choices or ())}
+        for name, ids in named.items():
+            bad = [token for token in ids if not 0 <= token < vocab]
+            if bad:
+                raise EngineError(f"request {request.request_id!r}: {name} has id {bad[0]}, outside 0 to {vocab - 1}")
+        if len(sampling.stop_token_ids) > self.config.max_stop_ids:
+            raise EngineError(
+                f"request {request.request_id!r}: {len(sampling.stop_token_ids)} stop_token_ids; this engine takes "
+                f"engine.max_stop_ids={self.config.max_stop_ids}"
+            )
+
+    def _submit(self, message: Callable[[], None], future: concurrent.futures.Future) -> concurrent.futures.Future:
+        with self._wake:
+            self.health()
+            if self._closing:
+                raise EngineError("the engine is closed")
+            self._open.add(future)
+            future.add_done_callback(self._open.discard)
+            self._inbox.append(message)
+            self._wake.notify()
+        return future
+
+    def _call(self, function: Callable[[], Any]) -> concurrent.futures.Future:
+        """Runs a function in the driver thread, between dispatches; its EngineError is the caller's."""
+        future: concurrent.futures.Future = concurrent.futures.Future()
+
+        def message() -> None:
+            try:
+                _answer(future, function())
+            except EngineError as error:
+                _refuse(future, error)
+
+        return self._submit(message, future)
+
+    # What the driver thread does.
+
+    def _drive(self) -> None:
+        reason = EngineError("the engine is closed")
+        try:
+            while self._take_messages():
+                self._advance()
+        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it was, every waiting request must hear
+            reason = EngineError(f"the engine's driver failed: {type(error).__name__}: {error}")
+            reason.__cause__ = error
+        with self._wake:
+            self._error = reason
+            unanswered = list(self._open)
+        for future in unanswered:
+            _refuse(future, reason)
+
+    def _take_messages(self) -> bool:
+        """Handles what callers sent, waiting when there is nothing to do; False when the engine closes."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._closing or self._inbox or self._waiting or self._slots.running())
+            messages = list(self._inbox)
+            self._inbox.clear()
+            if self._closing:
+                return False
+        for message in messages:
+            message()
+        return True
+
+    def _admit(self, run: _Run) -> None:
+        session = run.request.session
+        others = [*self._waiting, *(slot.run for slot in self._slots.running())]
+        if any(other.request.session == session for other in others if not other.future.cancelled()):
+            _refuse(run.future, EngineError(f"session {session!r} already has a turn in progress"))
+            return
+        self._counters["requests"] += 1
+        self._counters["prompt_tokens"] += len(run.request.ids)
+        if run.budget <= 0:
+            _answer(run.future, run.result(LENGTH, self._version))
+        else:
+            self._waiting.append(run)
+
+    def _advance(self) -> None:
+        """Does one round: seats, then prefill as long as any is left, else one decode dispatch of each kind."""
+        self._remove_cancelled()
+        self._waiting = [run for run in self._waiting if not self._seat(run)]
+        running = self._slots.running()
+        if any(slot.run.to_fill for slot in running):
+            self._prefill(self._next_pieces(running))
+            return
+        free = [slot for slot in running if slot.run.trie is None]
+        among = [slot for slot in running if slot.run.trie is not None]
+        if free:
+            self._decode(free, self._programs.decode)
+        if among:
+            self._decode(among, self._programs.decode_among, self._choice_mask(among))
+
+    def _end_session(self, session: str) -> None:
+        self._remove_cancelled()
+        self._slots.drop(session)
+
+    def _remove_cancelled(self) -> None:
+        self._waiting = [run for run in self._waiting if not run.future.cancelled()]
+        for slot in self._slots.running():
+            if slot.run.future.cancelled():
+                self._leave(slot)
+
+    def _seat(self, run: _Run) -> bool:
+        slot = self._slots.start(run.request.session, run)
+        if slot is None:
+            return False
+        run.filled = run.cached = common_prefix(slot.kept, run.request.ids[:-1])
+        self._counters["cached_tokens"] += run.cached
+        return True
+
+    def _leave(self, slot: Slot[_Run]) -> None:
+        """Frees the slot for the session's next turn; only prefilled tokens are kept (see programs.py)."""
+        run = slot.run
+        self._slots.stop(slot, () if run.stale else run.request.ids[: run.filled])
+
+    def _next_pieces(self, running: list[Slot[_Run]]) -> list[tuple[Slot[_Run], int, int]]:
+        """Returns (slot, start, count) of the pieces that fit into one dispatch, oldest turn first."""
+        pieces = []
+        for slot in running:
+            start, end = slot.run.filled, slot.run.filled + slot.run.to_fill
+            while start < end and len(pieces) < self.config.prefill_rows:
+                count = min(self.config.prefill_chunk, end - start)
+                pieces.append((slot, start, count))
+                start += count
+        return pieces
+
+    def _prefill(self, pieces: list[tuple[Slot[_Run], int, int]]) -> None:
+        began = time.perf_counter()
+        count = self.config.prefill_rows
+        rows = PrefillRows(
+            ids=np.zeros((count, self.config.prefill_chunk), np.int32),
+            slots=np.zeros(count, np.int32),
+            starts=np.full(count, self.config.spare, np.int32),
+            counts=np.zeros(count, np.int32),
+        )
+        for row, (slot, start, length) in enumerate(pieces):
+            rows.ids[row, :length] = slot.run.request.ids[start : start + length]
+            rows.slots[row], rows.starts[row], rows.counts[row] = slot.index, start, length
+            slot.run.filled = start + length
+        self._cache = jax.block_until_ready(self._programs.prefill(self._params, self._cache, rows))
+        self._counters["prefilled_tokens"] += int(rows.counts.sum())
+        self._counters["prefill_dispatches"] += 1
+        self._counters["prefill_seconds"] += time.perf_counter() - began
+
+    def _decode(self, slots: list[Slot[_Run]], program: Callable[..., Any], *mask: np.ndarray) -> None:
+        began = time.perf_counter()
+        self._cache, out = program(self._params, self._cache, self._decode_rows(slots), *mask)
+        out = jax.device_get(out)
+        self._counters["generated_tokens"] += int(out.counts.sum())
+        self._counters["decode_dispatches"] += 1
+        self._counters["decode_seconds"] += time.perf_counter() - began
+        for slot in slots:
+            row = slot.index
+            columns = (array[: out.counts[row], row] for array in (out.ids, out.logprobs, out.sampled_logprobs))
+            slot.run.extend(self._version, *(column.tolist() for column in columns))
+            self._finish_if_over(slot, bool(out.stopped[row]))
+
+    def _decode_rows(self, slots: list[Slot[_Run]]) -> DecodeRows:
+        count = self.config.rows
+        sampling = SamplingRows(
+            seeds=np.zeros((count, 2), np.uint32),
+            temperature=np.ones(count, np.float32),
+            top_p=np.ones(count, np.float32),
+            top_k=np.zeros(count, np.int32),
+        )
+        ids, lengths, budgets = (np.zeros(count, np.int32) for _ in range(3))
+        rows = DecodeRows(ids, lengths, budgets, np.full((count, self.config.max_stop_ids), -1, np.int32), sampling)
+        for slot in slots:
+            row, run, wanted = slot.index, slot.run, slot.run.request.sampling
+            ids[row] = run.ids[-1] if run.ids else run.request.ids[-1]
+            lengths[row] = len(run.request.ids) + len(run.ids) - 1
+            budgets[row] = run.budget - len(run.ids)
+            rows.stop_ids[row, : len(wanted.stop_token_ids)] = wanted.stop_token_ids
+            sampling.seeds[row] = wanted.seed >> 32, wanted.seed & 0xFFFFFFFF
+            sampling.temperature[row], sampling.top_p[row] = wanted.temperature, wanted.top_p
+            sampling.top_k[row] = min(wanted.top_k, self.model.vocab_size)
+        return rows
+
+    def _choice_mask(self, slots: list[Slot[_Run]]) -> np.ndarray:
+        mask = np.ones((self.config.rows, self.model.vocab_size), bool)
+        for slot in slots:
+            fill_mask(mask[slot.index], slot.run.trie.allowed(slot.run.ids))
+        return mask
+
+    def _finish_if_over(self, slot: Slot[_Run], stopped: bool) -> None:
+        run = slot.run
+        if not np.isfinite(run.logprobs).all():
+            self._leave(slot)
+            # Masked keys still enter products, times 0: a NaN left here would reach the slot's next session.
+            self._cache = self._programs.clear(None, self._cache, np.int32(slot.index))
+            self._slots.stop(slot, ())
+            _refuse(
+                run.future,
+                EngineError(f"request {run.request.request_id!r}: log-probs are not finite at version {self._version}"),
+            )
+            return
+        complete = run.trie is not None and not run.trie.allowed(run.ids)
+        if stopped or complete or len(run.ids) >= run.budget:
+            self._leave(slot)
+            _answer(run.future, run.result(STOP if stopped or complete else LENGTH, self._version))
+
+    def _replace_weights(self, params: Params, version: int, running: str) -> None:
+        if version == self._version:
+            raise EngineError(f"weight version {version} is already in use; give every update its own")
+        unfinished = [slot.run for slot in self._slots.running()]
+        if running == "refuse" and (unfinished or self._waiting):
+            raise EngineError(
+                f"cannot update to version {version}: {len(unfinished)} turns run and {len(self._waiting)} wait; "
+                "let them end first, or pass running='continue'"
+            )
+        for run in unfinished:
+            run.stale = True
+        self._slots.forget()
+        self._params, self._version = params, version
+
+    def _compile(self, choices: bool) -> None:
+        self._prefill([])
+        self._decode([], self._programs.decode)
+        if choices:
+            self._decode([], self._programs.decode_among, self._choice_mask([]))
+        self._cache = self._programs.clear(None, self._cache, np.int32(0))
+        self._slots.forget()
+        self._counters = dict.fromkeys(_COUNTERS, 0.0)
+
+
+def _own_copy(params: Params) -> Params:
+    """Unstacks the layers and copies every leaf: the trainer donates its own arrays to the next update."""
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), unstack_layers(params))
+
+
+def _check_same_shapes(old: Params, new: Params) -> None:
+    shapes = [
+        {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (old, new)
+    ]
+    for name in shapes[0].keys() | shapes[1].keys():
+        was, now = shapes[0].get(name), shapes[1].get(name)
+        if was != now:
+            raise EngineError(f"new weights do not fit: {name} has shape {now}, the engine has {was}")
+
+
+def _answer(future: concurrent.futures.Future, value: Any) -> None:
+    """Sets a result unless the caller cancelled in the meantime."""
+    if future.set_running_or_notify_cancel():
+        future.set_result(value)
+
+
+def _refuse(future: concurrent.futures.Future, error: Exception) -> None:
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(error)
