@@ -45,7 +45,7 @@ class AlfworldFactory:
 
 
 class AlfworldEnv:
-    """Plays one game at a time. Reward 1.0 for the step that solves the task, else 0.0; a solved task ends the episode."""
+    """Plays one game at a time: reward 1.0 for the step that solves the task, which ends the episode, else 0.0."""
 
     def __init__(self, games: GameCache, *, include_help: bool = False) -> None:
         """Loads a private copy of the planner.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 
 import fast_downward
-from textworld.logic import Proposition, Variable
 
 from sage_jax.envs.alfworld.game import Game
-from sage_jax.envs.alfworld.state import FactState, make_proposition
+from sage_jax.envs.alfworld.state import FactState
 
 NOTHING = "Nothing happens."
 
@@ -56,13 +55,9 @@ class Episode:
         self._refresh()
         return True
 
-    def readable_facts(self) -> list[Proposition]:
-        """Returns the facts with the names the player reads, in a fixed order (for the scripted expert)."""
-        entities = self.game.entities
-        return sorted(
-            make_proposition(fact.name, (Variable(entities[v.name].name, v.type) for v in fact.arguments))
-            for fact in self._state.facts
-        )
+    def readable_facts(self, names: frozenset[str]) -> list[str]:
+        """Returns the facts of some predicates as the player would read them, e.g. "holds agent mug 1", sorted."""
+        return sorted(self.game.readable(fact) for fact in self._state.facts if fact.name in names)
 
     def _refresh(self) -> None:
         """Asks the planner what is possible now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import alfworld.gen.constants as constants
@@ -11,10 +12,16 @@ from textworld.core import GameState
 from sage_jax.envs.alfworld.episode import Episode
 
 MAX_STEPS = 200
+_READ = frozenset({"holds", "inreceptacle", "isclean", "iscool", "ishot"})  # what the scripts ask of the facts
 
 
-class _FollowsMoves:
-    """Mixin for the scripted policies.
+@functools.lru_cache(maxsize=65536)
+def _without_numbers(text: str) -> str:
+    return " ".join("".join(char for char in text if not char.isdigit()).split())
+
+
+class _Repaired:
+    """Mixin for the scripted policies: follows moves, and reads facts that are text already.
 
     Their state tracking looks for "put", the verb of older versions, while the action is called "move" since 0.4: the
     expert went on believing that it held what it had put down, and failed most tasks with two objects.
@@ -26,9 +33,17 @@ class _FollowsMoves:
             last_action = "put " + last_action.removeprefix("move ")
         super().update_state_tracking(game_state, last_action)
 
+    def get_facts(self, game_state: GameState) -> list[str]:
+        """Returns the facts, which this project hands over as text."""
+        return game_state["facts"]
+
+    def remove_num_ids(self, text: str) -> str:
+        """Returns "take mug 1 from shelf 2" as "take mug from shelf"."""
+        return _without_numbers(text)
+
 
 _POLICIES = {
-    name: type(f"{name}Fixed", (_FollowsMoves, getattr(handcoded_expert_tw, name)), {})
+    name: type(f"{name}Fixed", (_Repaired, getattr(handcoded_expert_tw, name)), {})
     for name in dir(handcoded_expert_tw)
     if name.endswith("TWPolicy")
 }
@@ -62,7 +77,7 @@ class Expert:
             return None
         state = GameState()
         state["feedback"] = self._episode.feedback
-        state["facts"] = self._episode.readable_facts()
+        state["facts"] = self._episode.readable_facts(_READ)
         state["admissible_commands"] = list(self._episode.commands)
         try:
             action = self._act(state, last_action)

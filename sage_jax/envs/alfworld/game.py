@@ -68,6 +68,7 @@ class Game:
         self._atoms: dict[bytes, tuple[Proposition, Proposition | None, bool]] = {}
         self._actions: dict[int, GroundAction] = {}
         self._commands: dict[int, str] = {}
+        self._readable: dict[Proposition, str] = {}
         self._start: dict[textworld.logic.Signature, frozenset[Proposition]] | None = None
         self.entities: dict[str, EntityInfo] = {}
 
@@ -118,6 +119,14 @@ class Game:
         if is_static(action.template, self._fluents):
             self._commands[operator.id] = text
         return text
+
+    def readable(self, fact: Proposition) -> str:
+        """Returns a fact with the names the player reads, e.g. "inreceptacle mug 1 shelf 2"."""
+        known = self._readable.get(fact)
+        if known is None:
+            names = (self.entities[variable.name].name.strip() for variable in fact.arguments)
+            known = self._readable[fact] = " ".join((fact.name, *names))
+        return known
 
     def _fact(self, name: str, *arguments: str) -> Proposition:
         return make_proposition(name, (Variable(argument, self._type_of[argument]) for argument in arguments))

@@ -1,8 +1,8 @@
 """Text of the game from its grammar: the stock derivation without re-parsing and deep copies.
 
-TextWorld parses every template anew and deep-copies the whole context for every symbol. Here parses are cached, contexts
-are shared (nothing writes to them), and the words that come out are the same; the tests compare them with the stock
-engine's over whole episodes.
+TextWorld parses every template anew and deep-copies the whole context for every symbol. Here parses are cached and
+contexts are shared (nothing writes to them). The words that come out are the same; the tests compare them with the
+stock engine's over whole episodes.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _listed(items: list[tuple], variables: Variables, assignment: Assignment) ->
 
 
 def is_static(template: str, fluents: frozenset[str]) -> bool:
-    """Whether a template's text can never change during an episode (it asks about no fluent), so that it may be cached."""
+    """Whether a template's text can never change during an episode (it asks about no fluent) and may be cached."""
     for symbol in parse_template(template):
         inner = symbol.symbol if isinstance(symbol, textgen.ListSymbol) else symbol
         if isinstance(inner, textgen.NonterminalSymbol):

@@ -1,7 +1,7 @@
 """From a PDDL problem to the planner's grounded form (SAS), the slow part of loading a game, done once and kept.
 
-The translator is fast-downward's own; this file runs it without its side effects, reduces its result to plain data, and
-stores that as gzipped JSON under a hash of the problem, so that any worker loads any game a second time in milliseconds.
+The translator is fast-downward's own. This file runs it without its side effects, reduces its result to plain data, and
+stores that as gzipped JSON under a hash of the problem, so that the next worker loads the game in milliseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import sys
-import tempfile
 import zlib
 
 import fast_downward
@@ -117,7 +116,6 @@ def _write(path: pathlib.Path, translation: Translation) -> None:
     """Stores a translation so that a reader sees all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = gzip.compress(json.dumps(dataclasses.asdict(translation)).encode(), compresslevel=3, mtime=0)
-    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
+    partial = path.with_suffix(f".{os.getpid()}.partial")  # a worker is one thread: its process id is enough
+    partial.write_bytes(data)
     os.replace(partial, path)
