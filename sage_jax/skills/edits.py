@@ -101,7 +101,7 @@ class EditOutcome:
 def parse_tool_call(text: str) -> ToolCall | CallFailure:
     """Reads the one JSON call `{"name": ..., "arguments": {...}}` between <tool_call> tags; never raises.
 
-    Names and keys lose all white space and strings the outer one, because a word-level tokenizer decodes
+    Names of tools and keys lose all white space and strings the outer one, because a word-level tokenizer decodes
     `{ " name " : " keep_skill " }`.
     """
     opened, closed = list(_OPEN.finditer(text)), list(_CLOSE.finditer(text))
@@ -119,7 +119,8 @@ def parse_tool_call(text: str) -> ToolCall | CallFailure:
     arguments = call.get("arguments", {})
     if not isinstance(arguments, dict):
         return CallFailure("arguments must be an object")
-    return ToolCall(_squeeze(call["name"]), arguments)
+    name = _squeeze(call["name"])
+    return ToolCall(name if name in TOOLS else normalise_space(call["name"]), arguments)
 
 
 def apply_edit(

@@ -16,6 +16,10 @@ from sage_jax.skills.library import SkillBank
 from sage_jax.skills.skill import GENERAL, MISTAKE, Skill
 
 STYLES = ("full", "short")
+# In a bank of a few dozen short texts these are rare enough to outweigh the words that matter.
+_STOP_WORDS = frozenset(
+    ["a", "an", "and", "at", "for", "from", "in", "is", "it", "of", "on", "or", "some", "the", "to"]
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +98,7 @@ def rank_by_words(skills: Sequence[Skill], query: str) -> tuple[Skill, ...]:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+", text.casefold())
+    return [w for w in re.findall(r"[^\W_]+", text.casefold()) if w not in _STOP_WORDS]
 
 
 def render_skills(skills: Sequence[Skill], *, style: str = "full", ids: bool = False) -> str:
