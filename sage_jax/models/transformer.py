@@ -28,10 +28,12 @@ __all__ = [
     "Params",
     "RopeScaling",
     "Transformer",
+    "abstract_params",
     "forward",
     "forward_cached",
     "head_weights",
     "init_params",
+    "logical_axes",
     "unstack_layers",
 ]
 
@@ -170,6 +172,23 @@ def init_params(config: ModelConfig, key: jax.Array) -> Params:
     """Draws a model's parameters as a nested dict of float32 arrays: normal(0, 0.02), norms 1, biases 0."""
     _, state = nnx.split(Transformer(config, nnx.Rngs(key)))
     return nnx.to_pure_dict(state)
+
+
+@functools.lru_cache(maxsize=32)
+def _abstract_state(config: ModelConfig) -> nnx.State:
+    return nnx.state(nnx.eval_shape(lambda: Transformer(config, nnx.Rngs(0))))
+
+
+def abstract_params(config: ModelConfig) -> Params:
+    """Returns the parameters' shapes and dtypes (jax.ShapeDtypeStruct) without allocating any."""
+    return nnx.to_pure_dict(_abstract_state(config))
+
+
+def logical_axes(config: ModelConfig) -> Params:
+    """Returns the logical axis names of every parameter: a nested dict of tuples, "layers" first where stacked."""
+    axes = nnx.to_pure_dict(_abstract_state(config), lambda variable: variable.logical_axes)
+    stacked = jax.tree.map(lambda names: ("layers", *names), axes["layers"], is_leaf=lambda x: isinstance(x, tuple))
+    return {**axes, "layers": stacked}
 
 
 def head_weights(params: Params) -> Float[Array, "v d"]:
