@@ -1,0 +1,117 @@
+"""Chunked log-probabilities: the reference, gradients, and that no [tokens, V] array exists."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from sage_jax.losses import token_logprobs
+from sage_jax.testing import references
+
+
+def draw(count=7, width=5, vocab=11, seed=0):
+    rng = np.random.default_rng(seed)
+    hidden, head = rng.normal(size=(count, width)), rng.normal(size=(vocab, width))
+    return jnp.array(hidden, jnp.float32), jnp.array(head, jnp.float32), rng.integers(0, vocab, count)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 7, 256])
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_equals_the_reference(chunk_size, temperature):
+    hidden, head, targets = draw()
+    got = token_logprobs(hidden, head, targets, temperature=temperature, chunk_size=chunk_size)
+    logprobs, entropy = references.token_scores(hidden, head, targets, temperature=temperature)
+    np.testing.assert_allclose(got.logprobs, logprobs, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got.entropy, entropy, rtol=1e-5, atol=1e-5)
+
+
+def test_hand_worked():
+    # Head = identity and hidden (ln 3, 0): p = (3/4, 1/4); entropy = 3/4 ln 4/3 + 1/4 ln 4 = 0.562335.
+    hidden = jnp.array([[np.log(3.0), 0.0]] * 2)
+    got = token_logprobs(hidden, jnp.eye(2), jnp.array([0, 1]))
+    np.testing.assert_allclose(got.logprobs, np.log([0.75, 0.25]), rtol=1e-6)
+    np.testing.assert_allclose(got.entropy, [0.562335, 0.562335], rtol=1e-6)
+    assert got.is_top.tolist() == [True, False]
+
+
+def test_leading_axes_are_kept():
+    hidden, head, targets = draw(count=6)
+    flat = token_logprobs(hidden, head, targets)
+    folded = token_logprobs(hidden.reshape(2, 3, 5), head, targets.reshape(2, 3), chunk_size=4)
+    np.testing.assert_allclose(folded.logprobs.reshape(-1), flat.logprobs, rtol=1e-6)
+
+
+def test_gradients():
+    hidden, head, targets = draw(count=5)
+
+    def total(hidden, head):
+        scores = token_logprobs(hidden, head, targets, temperature=0.7, chunk_size=2, entropy_gradient=True)
+        return jnp.sum(scores.logprobs * jnp.arange(1.0, 6.0)) + jnp.sum(jnp.square(scores.entropy))
+
+    check_grads(total, (hidden, head), order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
+
+
+def test_chunks_do_not_change_gradients():
+    hidden, head, targets = draw()
+
+    def gradient(chunk_size):
+        def total(hidden, head):
+            return jnp.sum(jnp.square(token_logprobs(hidden, head, targets, chunk_size=chunk_size).logprobs))
+
+        return jax.grad(total, argnums=(0, 1))(hidden, head)
+
+    for got, want in zip(gradient(3), gradient(7), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_entropy_has_no_gradient_unless_asked_for():
+    hidden, head, targets = draw()
+
+    def gradient(asked):
+        return jax.grad(lambda x: token_logprobs(x, head, targets, entropy_gradient=asked).entropy.sum())(hidden)
+
+    assert not jnp.any(gradient(False))
+    assert jnp.any(gradient(True))
+
+
+def test_huge_logits_stay_finite_and_at_most_certain():
+    hidden, head, targets = draw()
+    got = token_logprobs(hidden * 1e4, head, targets)
+    assert np.isfinite(got.logprobs).all()
+    assert got.logprobs.max() <= 0
+    assert np.isfinite(got.entropy).all()
+
+
+def test_bfloat16_hidden_states_give_float32_scores():
+    hidden, head, targets = draw()
+    low = hidden.astype(jnp.bfloat16), head.astype(jnp.bfloat16)
+    got = token_logprobs(*low, targets)
+    assert got.logprobs.dtype == jnp.float32
+    # Against the same rounded inputs in float64: the accumulation adds nothing of bfloat16's size (4e-3).
+    want, _ = references.token_scores(*(np.asarray(array, np.float64) for array in low), targets)
+    np.testing.assert_allclose(got.logprobs, want, rtol=1e-5, atol=1e-5)
+
+
+def largest_array(jaxpr):
+    """Returns the most elements of any array in a jaxpr, inner ones included."""
+    sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]
+    inner = []
+    for equation in jaxpr.eqns:
+        for child in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+            child = getattr(child, "jaxpr", child)
+            if hasattr(child, "eqns"):
+                inner.append(largest_array(child))
+    return max([0, *sizes, *inner])
+
+
+@pytest.mark.parametrize(("chunk_size", "fits"), [(16, True), (512, False)])
+def test_no_array_of_tokens_by_vocabulary(chunk_size, fits):
+    count, width, vocab = 512, 8, 1000
+    hidden, head, targets = draw(count, width, vocab)
+
+    def loss(hidden, head):
+        return token_logprobs(hidden, head, targets, chunk_size=chunk_size).logprobs.sum()
+
+    jaxpr = jax.make_jaxpr(jax.value_and_grad(loss, argnums=(0, 1)))(hidden, head)
+    assert (largest_array(jaxpr.jaxpr) < count * vocab) == fits
