@@ -1,1 +1,7 @@
-"""."""
+"""A run folder made readable: the table at its end and a self-contained page."""
+
+from sage_jax.report.html import render, write_report
+from sage_jax.report.load import RunData, load_run
+from sage_jax.report.tables import compare, print_tables, rich_tables
+
+__all__ = ["RunData", "compare", "load_run", "print_tables", "render", "rich_tables", "write_report"]

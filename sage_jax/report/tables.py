@@ -1,0 +1,95 @@
+"""The table at the end of a run: success, steps and tokens by family, before and after, with and without skills."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import rich.box
+import rich.console
+import rich.table
+
+from sage_jax.metrics import EvalRow
+from sage_jax.metrics.evaluation import ALL
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One split's rows side by side.
+
+    Attributes:
+      split: the split.
+      columns: (tag, retrieval) of each column.
+      rows: (family, one row or None per column), "all" first.
+    """
+
+    split: str
+    columns: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[str, tuple[EvalRow | None, ...]], ...]
+
+
+def compare(evals: Mapping[str, Sequence[EvalRow]]) -> list[Comparison]:
+    """Returns one comparison per split.
+
+    Args:
+      evals: tag ("before", "after", ...) -> rows, in the order of the columns.
+    """
+    by_key = {(tag, row.retrieval, row.split, row.family): row for tag, rows in evals.items() for row in rows}
+    comparisons = []
+    for split in sorted({key[2] for key in by_key}):
+        here = [key for key in by_key if key[2] == split]
+        columns = tuple(
+            (tag, skills) for tag in evals for skills in (True, False) if (tag, skills, split, ALL) in by_key
+        )
+        families = sorted({key[3] for key in here}, key=lambda family: (family != ALL, family))
+        rows = tuple((family, tuple(by_key.get((*column, split, family)) for column in columns)) for family in families)
+        comparisons.append(Comparison(split, columns, rows))
+    return comparisons
+
+
+def column_title(column: tuple[str, bool]) -> str:
+    """Returns "before, with skills"."""
+    return f"{column[0]}, {'with' if column[1] else 'without'} skills"
+
+
+def cell_text(row: EvalRow | None) -> tuple[str, str]:
+    """Returns the two lines of a cell: success with its 95 % interval, then steps and tokens."""
+    if row is None:
+        return "-", ""
+    failed = f", {row.failed} failed" if row.failed else ""
+    if row.success is None or row.steps is None or row.tokens is None:
+        return "-", f"n 0{failed}"
+    success = f"{100 * row.success:.0f} % ({100 * row.wilson_low:.0f}-{100 * row.wilson_high:.0f})"
+    return success, f"{row.steps:.1f} steps, {row.tokens:.0f} tok{failed}"
+
+
+def rich_tables(evals: Mapping[str, Sequence[EvalRow]], title: str = "") -> list[rich.table.Table]:
+    """Returns one table per split, for a terminal."""
+    tables = []
+    for comparison in compare(evals):
+        table = rich.table.Table(
+            title=" ".join(filter(None, [title, comparison.split])),
+            caption="success (Wilson 95 %), mean environment steps, mean generated tokens",
+            box=rich.box.SIMPLE_HEAD,
+            show_lines=False,
+        )
+        table.add_column("family", no_wrap=True)
+        for column in comparison.columns:
+            table.add_column(column_title(column), no_wrap=True)
+        for family, cells in comparison.rows:
+            count = max((cell.n for cell in cells if cell is not None), default=0)
+            style = "bold" if family == ALL else None
+            table.add_row(f"{family}\n n = {count}", *("\n".join(cell_text(cell)) for cell in cells), style=style)
+        tables.append(table)
+    return tables
+
+
+def print_tables(
+    evals: Mapping[str, Sequence[EvalRow]], *, title: str = "", console: rich.console.Console | None = None
+) -> None:
+    """Prints the tables; where there is no terminal the width is what the table needs."""
+    console = console or rich.console.Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 140)
+    for table in rich_tables(evals, title):
+        console.print(table)

@@ -1,0 +1,43 @@
+"""The table at the end of a run."""
+
+import io
+
+import rich.console
+
+from sage_jax.metrics import EpisodeOutcome, summarise
+from sage_jax.report import compare, load_run, print_tables
+from sage_jax.report.tables import cell_text
+
+
+def test_before_stands_left_of_after_and_all_above_the_families(run_dir):
+    (comparison,) = compare(load_run(run_dir).evals)
+    assert comparison.columns == (("before", True), ("before", False), ("after", True), ("after", False))
+    assert [family for family, _ in comparison.rows] == ["all", "cool", "heat"]
+    before, _, after, _ = comparison.rows[0][1]
+    assert (before.success, after.success) == (0.25, 0.75)
+
+
+def test_each_split_is_a_table_of_its_own_and_gaps_are_dashes():
+    seen = summarise([EpisodeOutcome("seen", True, "heat", True, 5, 50)])
+    unseen = summarise([EpisodeOutcome("unseen", True, "cool", False, 9, 90)])
+    also = summarise([EpisodeOutcome("seen", True, "cool", False, 9, 90)])
+    first, second = compare({"before": [*seen, *unseen], "after": also})
+    assert (first.split, second.split) == ("seen", "unseen")
+    assert second.columns == (("before", True),)
+    cells = dict(first.rows)
+    assert cell_text(cells["heat"][1]) == ("-", "")
+    assert cell_text(cells["heat"][0]) == ("100 % (21-100)", "5.0 steps, 50 tok")
+
+
+def test_infrastructure_failures_are_shown_and_not_counted():
+    (row, _) = summarise([EpisodeOutcome("seen", True, "heat", None, 0, 0)])
+    assert cell_text(row) == ("-", "n 0, 1 failed")
+
+
+def test_printed_without_a_terminal_no_cell_is_cut(run_dir):
+    stream = io.StringIO()
+    print_tables(load_run(run_dir).evals, title="twin", console=rich.console.Console(file=stream, width=60))
+    text = stream.getvalue()
+    assert text.count("11.5 steps, 100 tok") == 12
+    assert "twin valid_unseen" in text
+    assert "…" not in text
