@@ -6,9 +6,10 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from sage_jax.envs.alfworld.episode import Episode, PlannerLibrary
+from sage_jax.envs.alfworld.episode import Episode
 from sage_jax.envs.alfworld.expert import Expert
 from sage_jax.envs.alfworld.game import GameCache
+from sage_jax.envs.alfworld.planner import PlannerLibrary
 from sage_jax.envs.base import Observation, StepResult
 from sage_jax.errors import EnvError
 from sage_jax.seeding import derive_seed

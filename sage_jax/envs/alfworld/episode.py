@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import fast_downward
 
 from sage_jax.envs.alfworld.game import Game
+from sage_jax.envs.alfworld.planner import PlannerLibrary
 from sage_jax.envs.alfworld.state import FactState
 
 NOTHING = "Nothing happens."
@@ -68,18 +67,3 @@ class Episode:
             self._operators.setdefault(self.game.command(operator, self._state), operator)
         self.commands = tuple(sorted(self._operators))
         self.won = bool(self._planner.check_goal())
-
-
-class PlannerLibrary:
-    """A private copy of fast-downward's shared library (it keeps its state in globals)."""
-
-    def __init__(self) -> None:
-        """Loads a copy."""
-        self.library = fast_downward.load_lib()
-
-    def close(self) -> None:
-        """Unloads the copy; the stock engine never does, and grows by 2 MB for each environment."""
-        if self.library is not None:
-            with contextlib.suppress(OSError):
-                fast_downward.close_lib(self.library)
-            self.library = None
