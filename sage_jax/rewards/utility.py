@@ -93,11 +93,16 @@ def utility(
 
     Returns:
       U with its parts, or no value and the first failure's status when no probe is left.
+
+    Raises:
+      RewardError: there are no probes.
     """
+    if not edited:
+        raise RewardError("a utility needs at least one probe: select_probes gives them")
     pairs = list(zip(edited, base, strict=True))
     deltas = [e.value - b.value for e, b in pairs if e.value is not None and b.value is not None]
     if not deltas:
-        failed = next((r.status for pair in pairs for r in pair if r.value is None), Status.ENV_ERROR)
+        failed = next(r.status for pair in pairs for r in pair if r.value is None)
         return RewardResult(None, failed)
     signs = sum(d > 0 for d in deltas) - sum(d < 0 for d in deltas)
     parts = {"mean_delta": sum(deltas) / len(deltas), "sign_bonus": config.sign_weight * signs / len(deltas)}

@@ -48,8 +48,10 @@ def test_the_choice_depends_on_seed_and_task_not_on_the_order_of_the_tasks():
     probes = select_probes(TRAIN[0], TRAIN, k=4, seed=0)
     assert select_probes(TRAIN[0], TRAIN[::-1], k=4, seed=0) == probes
     assert select_probes(TRAIN[0], TRAIN + TRAIN, k=4, seed=0) == probes
-    assert len({select_probes(TRAIN[0], TRAIN, k=4, seed=s) for s in range(20)}) > 10
-    assert len({select_probes(t, TRAIN, k=4, seed=0) for t in TRAIN[:8]}) > 4
+    by_seed = [select_probes(TRAIN[0], TRAIN, k=4, seed=s) for s in range(20)]
+    by_task = [select_probes(t, TRAIN, k=4, seed=0) for t in TRAIN[:8]]
+    assert len({tuple(p.id for p in probes) for probes in by_seed}) > 10
+    assert len({tuple(p.id for p in probes) for probes in by_task}) > 4
 
 
 def test_every_candidate_is_chosen_about_equally_often():
@@ -146,6 +148,8 @@ def test_a_lost_probe_leaves_mean_and_count():
 def test_without_any_probe_left_there_is_no_utility():
     result = utility(_scores(None, 1.0), _scores(1.0, None))
     assert (result.value, result.status) == (None, Status.TIMEOUT)
+    with pytest.raises(RewardError, match="at least one probe"):
+        utility([], [])
 
 
 def _reference(edited, base, c, clip):
