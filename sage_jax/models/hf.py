@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
-from sage_jax.errors import CheckpointError
+from sage_jax.errors import CheckpointError, ConfigError
 from sage_jax.models.config import ModelConfig
 from sage_jax.models.hf_config import from_hf, to_hf
 from sage_jax.models.hf_store import INDEX, SINGLE, TensorFolder, drop_stale, read_json, replace_file, write_json
@@ -124,9 +124,9 @@ def load(
 
     Raises:
       CheckpointError: names the file and tensor that is missing, damaged, of another shape, or not expected.
-      ConfigError: a family or setting that the decoder does not have.
+      ConfigError: a family or setting that the decoder does not have, or an unknown dtype.
     """
-    folder = Path(folder)
+    folder, storage = Path(folder), _storage(dtype)
     config = read_config(folder, dtype=compute_dtype)
     place = place or (lambda path, array: jax.device_put(array))
     params: Params = {}
@@ -134,7 +134,7 @@ def load(
     leaves = list(_leaves(config))
     _refuse_unknown(store, leaves)
     for leaf, shape in leaves:
-        array = np.empty(shape, _DTYPES[dtype])
+        array = np.empty(shape, storage)
         for view, name in _slots(array, leaf):
             tensor = store.read(name, _stored_shape(view.shape, leaf))
             view[...] = (tensor.T if leaf.contract else tensor).reshape(view.shape)
@@ -163,19 +163,19 @@ def save(
         memory.
 
     Raises:
-      ConfigError: no family has the config's switches.
+      ConfigError: no family has the config's switches, or an unknown dtype.
       CheckpointError: a parameter is missing or has another shape than the config says.
     """
-    folder = Path(folder)
+    folder, storage = Path(folder), _storage(dtype)
     carried = read_json(Path(source) / "config.json") if source is not None else None
     values = to_hf(config, dtype, carried)
-    shards = _plan_shards(_pieces(config, params), _DTYPES[dtype].itemsize, max_shard_bytes)
+    shards = _plan_shards(_pieces(config, params), storage.itemsize, max_shard_bytes)
     folder.mkdir(parents=True, exist_ok=True)
     index: dict[str, str] = {}
     total = 0
     for number, shard in enumerate(shards, 1):
         file = SINGLE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        tensors = {piece.name: piece.export(_DTYPES[dtype]) for piece in shard}
+        tensors = {piece.name: piece.export(storage) for piece in shard}
         index.update(dict.fromkeys(tensors, file))
         total += sum(tensor.nbytes for tensor in tensors.values())
         replace_file(folder / file, lambda path, t=tensors: safetensors.numpy.save_file(t, path, {"format": "pt"}))
@@ -186,6 +186,13 @@ def save(
         if source is not None and (Path(source) / name).is_file() and Path(source).resolve() != folder.resolve():
             shutil.copyfile(Path(source) / name, folder / name)
     write_json(folder / "config.json", values)
+
+
+def _storage(dtype: str) -> np.dtype:
+    """Returns the NumPy dtype of a parameter dtype's name."""
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype={dtype!r}: must be one of {', '.join(_DTYPES)}")
+    return _DTYPES[dtype]
 
 
 def _leaves(config: ModelConfig) -> Iterator[tuple[_Leaf, tuple[int, ...]]]:
