@@ -215,7 +215,9 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> ml_col
     for key, text in (overrides or {}).items():
         check_key(key, config)
         try:
-            config[key] = parse_text(key, text, config.get_type(key))
+            kept, hint = config[key], config.get_type(key)
+            # A ConfigDict knows that a value is a tuple but not of what: take that from the value in place.
+            config[key] = parse_text(key, text, tuple[type(kept[0]), ...] if hint is tuple and kept else hint)
         except TypeError as error:
             raise ConfigError(f"config key {key!r} cannot be {text!r}: {error}") from error
     return config

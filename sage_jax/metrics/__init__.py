@@ -10,7 +10,7 @@ from sage_jax.metrics.evaluation import (
     write_rows,
 )
 from sage_jax.metrics.names import METRICS, Metric, check_names
-from sage_jax.metrics.progress import Progress, progress
+from sage_jax.metrics.progress import Progress, show_progress
 from sage_jax.metrics.run_folder import git_revision, open_run_folder, versions
 from sage_jax.metrics.writers import (
     MetricsWriter,
@@ -31,10 +31,10 @@ __all__ = [
     "git_revision",
     "metrics_of",
     "open_run_folder",
-    "progress",
     "read_jsonl",
     "read_metrics",
     "read_rows",
+    "show_progress",
     "summarise",
     "trajectory_record",
     "versions",

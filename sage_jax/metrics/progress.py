@@ -13,10 +13,10 @@ import rich.progress
 
 
 class Progress:
-    """Counts finished units of work and says how long the rest will take. Made by `progress`."""
+    """Counts finished units of work and says how long the rest will take. Made by `show_progress`."""
 
     def __init__(self, label: str, total: int, done: int, stream: TextIO, interval: float):
-        """See `progress`."""
+        """See `show_progress`."""
         self._label, self._total, self._done, self._first = label, total, done, done
         self._stream, self._interval = stream, interval
         self._start = time.monotonic()
@@ -58,7 +58,7 @@ class Progress:
 
 
 @contextmanager
-def progress(
+def show_progress(
     label: str, total: int, *, done: int = 0, stream: TextIO | None = None, interval: float = 10.0
 ) -> Iterator[Progress]:
     """Shows the progress of a stage while the block runs.
