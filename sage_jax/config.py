@@ -217,7 +217,9 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> ml_col
         try:
             kept, hint = config[key], config.get_type(key)
             # A ConfigDict knows that a value is a tuple but not of what: take that from the value in place.
-            config[key] = parse_text(key, text, tuple[type(kept[0]), ...] if hint is tuple and kept else hint)
+            if hint is tuple and kept:
+                hint = types.GenericAlias(tuple, (type(kept[0]), ...))
+            config[key] = parse_text(key, text, hint)
         except TypeError as error:
             raise ConfigError(f"config key {key!r} cannot be {text!r}: {error}") from error
     return config

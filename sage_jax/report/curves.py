@@ -67,8 +67,8 @@ def _draw(chart: Chart, lines: dict[str, tuple[list[int], list[float]]]) -> str:
         axes = figure.subplots()
         if chart.stacked:
             steps = sorted({step for line in lines.values() for step in line[0]})
-            values = [[dict(zip(*line, strict=True)).get(step, 0.0) for step in steps] for line in lines.values()]
-            axes.stackplot(steps, values, labels=[_label(name) for name in lines], alpha=0.8)
+            layers = [[dict(zip(*line, strict=True)).get(step, 0.0) for step in steps] for line in lines.values()]
+            axes.stackplot(steps, layers, labels=[_label(name) for name in lines], alpha=0.8)
         else:
             for name, (steps, values) in lines.items():
                 axes.plot(steps, values, label=_label(name), linewidth=1.2, marker="." if len(steps) < 30 else None)
