@@ -1,0 +1,496 @@
+import asyncio
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sage_jax.errors import ConfigError, EngineError
+from sage_jax.models import ModelConfig, forward, head_weights, init_params
+from sage_jax.rollout import GenerateRequest, SamplingParams, VersionSpan
+from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.programs import EngineConfig
+
+MODEL = ModelConfig(
+    vocab_size=96,
+    hidden_size=32,
+    intermediate_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    tie_embeddings=True,
+    max_position=512,
+)
+# Blocks and chunks far smaller than the contexts, so that every test crosses their edges; 17 slots for 16 neighbours.
+CONFIG = EngineConfig(num_slots=17, max_length=200, prefill_rows=4, prefill_chunk=8, decode_steps=4, block=32)
+SCORED_LENGTH = 208
+
+
+def draw_params(seed):
+    """Random weights, large enough that the next-token distribution is far from uniform."""
+    params = init_params(MODEL, jax.random.key(seed))
+    return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim > 1 else leaf, params)
+
+
+@jax.jit
+def _forward_logits(params, ids, segments):
+    positions = jnp.arange(SCORED_LENGTH)[None]
+    return forward(MODEL, params, ids[None], positions, segments[None])[0] @ head_weights(params).T
+
+
+def full_logits(params, ids):
+    """Logits [T, V] of a whole sequence by the training forward pass."""
+    padded, segments = np.zeros(SCORED_LENGTH, np.int32), np.zeros(SCORED_LENGTH, np.int32)
+    padded[: len(ids)], segments[: len(ids)] = ids, 1
+    return np.asarray(_forward_logits(params, padded, segments))[: len(ids)]
+
+
+@pytest.fixture(scope="module")
+def params():
+    return draw_params(0)
+
+
+@pytest.fixture(scope="module")
+def warm_engine(params):
+    engine = EmbeddedEngine(MODEL, params, CONFIG)
+    engine.warmup(choices=True)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def engine(warm_engine, params):
+    """The shared engine with nothing cached, at a fresh version of the same weights."""
+    warm_engine.update_weights(params, warm_engine.stats()["weight_version"] + 1)
+    return warm_engine
+
+
+@pytest.fixture
+def new_engine(params):
+    """Makes engines of the same sizes (no new compilation) that are closed after the test."""
+    made = []
+
+    def make(weights=params, config=CONFIG):
+        made.append(EmbeddedEngine(MODEL, weights, config))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def prompt(number, length):
+    return tuple(np.random.default_rng(number).integers(0, MODEL.vocab_size, length).tolist())
+
+
+def turn(number, *, length=20, session=None, ids=None, **sampling):
+    """A request whose ids and seed follow from its number."""
+    sampling = {"max_new_tokens": 10, "seed": number} | sampling
+    return GenerateRequest(
+        f"request-{number}", session or f"session-{number}", ids or prompt(number, length), SamplingParams(**sampling)
+    )
+
+
+def run(engine, *requests):
+    """Generates all requests at once."""
+
+    async def gather():
+        return await asyncio.gather(*(engine.generate(request) for request in requests))
+
+    return asyncio.run(gather())
+
+
+def same(first, second):
+    """Equal in every bit of what was sampled."""
+    pairs = zip(first, second, strict=True)
+    return all((a.ids, a.logprobs, a.sampled_logprobs) == (b.ids, b.logprobs, b.sampled_logprobs) for a, b in pairs)
+
+
+# What a turn is.
+
+
+def test_greedy_turn_is_argmax_of_the_full_forward_pass(engine, params):
+    (result,) = run(engine, turn(1, length=40, max_new_tokens=21, temperature=0.0))
+    ids = list(prompt(1, 40))
+    for token in result.ids:
+        logits = full_logits(params, ids)[-1]
+        assert token == int(np.argmax(logits))
+        ids.append(token)
+    assert len(result.ids) == 21
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.6}, {"temperature": 0.0}, {"top_k": 5, "top_p": 0.8}], ids=str
+)
+def test_logprobs_equal_rescoring_by_the_full_forward_pass(engine, params, sampling):
+    requests = [turn(n, length=5 + 37 * n, max_new_tokens=19, **sampling) for n in range(4)]
+    for request, result in zip(requests, run(engine, *requests), strict=True):
+        logits = full_logits(params, request.ids + result.ids)[len(request.ids) - 1 : -1]
+        logits = logits / (request.sampling.temperature or 1.0)
+        expected = jax.nn.log_softmax(logits)[np.arange(19), np.array(result.ids)]
+        np.testing.assert_allclose(result.logprobs, expected, atol=1e-4)
+        assert all(drawn >= whole - 1e-6 for drawn, whole in zip(result.sampled_logprobs, result.logprobs, strict=True))
+
+
+def test_a_one_token_context_can_be_continued(engine, params):
+    (result,) = run(engine, turn(1, ids=(5,), temperature=0.0, max_new_tokens=1))
+    assert result.ids == (int(np.argmax(full_logits(params, (5,))[-1])),)
+
+
+def test_a_stop_id_ends_the_turn_and_stays_in_it(engine):
+    (free,) = run(engine, turn(1, max_new_tokens=15))
+    stop = free.ids[6]
+    first = free.ids.index(stop)
+    (result,) = run(engine, turn(1, session="again", max_new_tokens=15, stop_token_ids=(95 - stop, stop)))
+    cut = min(index for index, token in enumerate(free.ids) if token in (stop, 95 - stop))
+    assert cut <= first
+    assert result.ids == free.ids[: cut + 1]
+    assert result.logprobs == free.logprobs[: cut + 1]
+    assert result.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 9])
+def test_max_new_tokens_ends_the_turn(engine, count):
+    (result,) = run(engine, turn(1, max_new_tokens=count))
+    assert (len(result.ids), result.finish_reason) == (count, "length")
+
+
+@pytest.mark.parametrize(("length", "expected"), [(197, 3), (199, 1), (200, 0), (450, 0)])
+def test_a_full_context_ends_the_turn_without_an_error(engine, length, expected):
+    (result,) = run(engine, turn(1, length=length, max_new_tokens=10))
+    assert (len(result.ids), result.finish_reason, result.prompt_tokens) == (expected, "length", length)
+
+
+def test_a_turn_up_to_the_last_position_leaves_its_neighbours_alone(engine):
+    victims = [turn(n, max_new_tokens=40) for n in range(2, 5)]
+    alone = run(engine, *victims)
+    beside = run(
+        engine,
+        turn(1, length=180, max_new_tokens=100),
+        *[turn(n, session=f"b{n}", max_new_tokens=40) for n in range(2, 5)],
+    )
+    assert same(alone, beside[1:])
+    assert len(beside[0].ids) == 20
+
+
+# What a turn does not depend on.
+
+
+@pytest.mark.parametrize("neighbours", [1, 3, 16])
+def test_tokens_do_not_depend_on_neighbours(engine, neighbours):
+    sampling = {"max_new_tokens": 30, "top_p": 0.9}
+    alone = run(engine, turn(1, length=50, **sampling))
+    others = [
+        turn(100 + n, length=3 + 11 * n, max_new_tokens=1 + 5 * n, temperature=0.5 + 0.1 * n) for n in range(neighbours)
+    ]
+    beside = run(engine, *others, turn(1, session="beside", length=50, **sampling))
+    assert same(alone, beside[-1:])
+
+
+def test_tokens_do_not_depend_on_order_slot_or_waiting_for_a_slot(engine, new_engine):
+    requests = [turn(n, length=2 + 4 * n, max_new_tokens=12) for n in range(40)]
+    one_by_one = [run(engine, request)[0] for request in requests]
+    other = new_engine()
+    assert same(one_by_one, run(other, *reversed(requests))[::-1])
+    assert other.stats()["evictions"] > 0
+
+
+def test_late_arrivals_change_nothing(engine):
+    requests = [turn(n, length=60, max_new_tokens=50) for n in range(3)]
+    together = run(engine, *requests)
+
+    async def staggered():
+        tasks = []
+        for request in requests:
+            before = engine.stats()["generated_tokens"]
+            tasks.append(
+                asyncio.create_task(
+                    engine.generate(GenerateRequest("late", f"late-{request.session}", request.ids, request.sampling))
+                )
+            )
+            while engine.stats()["generated_tokens"] < before + 8:
+                await asyncio.sleep(0.001)
+        return await asyncio.gather(*tasks)
+
+    assert same(together, asyncio.run(staggered()))
+
+
+def test_tokens_do_not_depend_on_what_is_cached(engine):
+    ids, cached = prompt(1, 21), []
+    for number in range(5):
+        sampling = {"max_new_tokens": 9, "seed": 1000 + number}
+        kept, fresh = (
+            run(engine, turn(number, session=name, ids=ids, **sampling)) for name in ("kept", f"fresh{number}")
+        )
+        assert same(kept, fresh)
+        cached.append(kept[0].cached_tokens)
+        ids += kept[0].ids + prompt(50 + number, 7 + 3 * number)
+    # Everything but the last token of each earlier prompt: 21, then 9 sampled and 7, 10, 13, 16 new ones a turn.
+    assert cached == [0, 20, 36, 55, 77]
+
+
+def test_the_same_seed_repeats_and_another_differs(engine):
+    first, again, other = run(
+        engine,
+        turn(1, max_new_tokens=20),
+        turn(1, session="b", max_new_tokens=20),
+        turn(1, session="c", seed=2, max_new_tokens=20),
+    )
+    assert same([first], [again])
+    assert first.ids != other.ids
+
+
+# Sessions.
+
+
+def test_a_session_prefills_only_its_new_tokens(engine):
+    before = engine.stats()
+    (first,) = run(engine, turn(1, session="episode", length=60))
+    ids = prompt(1, 60) + first.ids + prompt(2, 15)
+    (second,) = run(engine, turn(2, session="episode", ids=ids))
+    after = engine.stats()
+    assert (first.cached_tokens, second.cached_tokens) == (0, 59)
+    assert after["prefilled_tokens"] - before["prefilled_tokens"] == len(ids) - 1
+    assert after["cached_tokens"] - before["cached_tokens"] == 59
+
+
+def test_a_context_that_departs_from_the_session_is_prefilled_from_there(engine):
+    run(engine, turn(1, session="episode", length=40))
+    ids = prompt(1, 40)[:25] + prompt(9, 30)
+    departed = run(engine, turn(2, session="episode", ids=ids))
+    assert departed[0].cached_tokens in (25, 26)  # 26 when the first other token happens to be the same
+    assert same(departed, run(engine, turn(2, session="fresh", ids=ids)))
+
+
+def test_an_ended_or_evicted_session_starts_over(engine):
+    (first,) = run(engine, turn(1, session="ended"))
+    asyncio.run(engine.end_session("ended"))
+    asyncio.run(engine.end_session("never seen"))
+    (again,) = run(engine, turn(1, session="ended"))
+    assert again.cached_tokens == 0
+    run(engine, *[turn(n, max_new_tokens=1) for n in range(100, 117)])
+    (evicted,) = run(engine, turn(1, session="ended"))
+    assert evicted.cached_tokens == 0
+    assert same([first, first], [again, evicted])
+
+
+def test_a_session_has_one_turn_at_a_time(engine):
+    async def both():
+        requests = (turn(n, session="one", max_new_tokens=40) for n in (1, 2))
+        return await asyncio.gather(*(engine.generate(request) for request in requests), return_exceptions=True)
+
+    first, second = asyncio.run(both())
+    assert len(first.ids) == 40
+    assert isinstance(second, EngineError)
+    assert "already has a turn" in str(second)
+
+
+def test_a_cancelled_turn_leaves_its_slot(engine):
+    async def cancel():
+        task = asyncio.create_task(engine.generate(turn(1, session="gone", max_new_tokens=150)))
+        while not engine.stats()["running"]:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await engine.end_session("gone")
+
+    asyncio.run(cancel())
+    assert engine.stats()["running"] == 0
+    assert len(run(engine, turn(1, session="gone"))[0].ids) == 10
+
+
+# Choices.
+
+
+def test_choices_are_followed_to_the_end_and_the_turn_stops(engine):
+    choices = ((1, 2, 3), (1, 4), (5, 6, 7, 8), (90,))
+    results = run(engine, *[turn(n, choices=choices) for n in range(16)])
+    assert {result.ids for result in results} <= set(choices)
+    assert len({result.ids for result in results}) > 1
+    assert {result.finish_reason for result in results} == {"stop"}
+
+
+def test_choices_report_both_distributions(engine, params):
+    choices = ((1, 2), (1, 4), (5, 6))
+    (result,) = run(engine, turn(3, choices=choices, temperature=0.7))
+    ids = prompt(3, 20)
+    expected, restricted = [], []
+    for token, allowed in zip(result.ids, ([1, 5], [2, 4] if result.ids[0] == 1 else [6]), strict=True):
+        logits = full_logits(params, ids)[-1] / 0.7
+        expected.append(float(jax.nn.log_softmax(logits)[token]))
+        restricted.append(float(jax.nn.log_softmax(logits[np.array(allowed)])[allowed.index(token)]))
+        ids += (token,)
+    np.testing.assert_allclose(result.logprobs, expected, atol=1e-4)
+    np.testing.assert_allclose(result.sampled_logprobs, restricted, atol=1e-4)
+
+
+def test_choices_of_one_request_leave_the_others_alone(engine):
+    free = [turn(n, max_new_tokens=20) for n in range(3)]
+    alone = run(engine, *free)
+    choice = turn(9, choices=((1, 2, 3, 4, 5, 6, 7), (8, 9)))
+    (choice_alone,) = run(engine, choice)
+    mixed = run(
+        engine,
+        turn(9, session="m", choices=choice.sampling.choices),
+        *[turn(n, session=f"m{n}", max_new_tokens=20) for n in range(3)],
+    )
+    assert same([choice_alone, *alone], mixed)
+
+
+# Weights.
+
+
+def test_new_weights_are_used_and_old_keys_dropped(engine, new_engine):
+    old_version, weights = engine.stats()["weight_version"], draw_params(1)
+    (before,) = run(engine, turn(1, session="episode"))
+    engine.update_weights(weights, old_version + 1)
+    after = run(engine, turn(1, session="episode"))
+    assert after[0].cached_tokens == 0
+    assert (before.weight_version, after[0].weight_version) == (old_version, old_version + 1)
+    assert after[0].weight_versions == (VersionSpan(old_version + 1, 0, 10),)
+    assert before.ids != after[0].ids
+    assert [result.ids for result in after] == [result.ids for result in run(new_engine(weights), turn(1))]
+
+
+def test_the_engine_keeps_its_own_copy_of_the_weights(new_engine):
+    weights = draw_params(0)
+    engine = new_engine(weights)
+    jax.tree.map(lambda leaf: leaf.delete(), weights)
+    assert len(run(engine, turn(1))[0].ids) == 10
+
+
+def test_an_update_is_refused_while_turns_run_or_marked(engine, params):
+    version = engine.stats()["weight_version"]
+
+    async def update_in_mid_turn(running):
+        start = engine.stats()["generated_tokens"]
+        task = asyncio.create_task(engine.generate(turn(1, session=running, max_new_tokens=150)))
+        while engine.stats()["generated_tokens"] == start:
+            await asyncio.sleep(0.001)
+        try:
+            engine.update_weights(params, version + 1, running=running)
+        finally:
+            result = await task
+        return result
+
+    with pytest.raises(EngineError, match="1 turns run"):
+        asyncio.run(update_in_mid_turn("refuse"))
+    result = asyncio.run(update_in_mid_turn("continue"))
+    first, second = result.weight_versions
+    assert (first.version, first.start, first.end) == (version, 0, second.start)
+    assert (second.version, second.end, result.weight_version) == (version + 1, 150, version + 1)
+    (again,) = run(engine, turn(1, session="continue"))
+    assert again.cached_tokens == 0
+
+
+def test_unfit_weights_are_refused(engine, params):
+    version = engine.stats()["weight_version"]
+    with pytest.raises(EngineError, match="embed.*has shape \\(5, 32\\)"):
+        engine.update_weights({**params, "embed": params["embed"][:5]}, version + 1)
+    with pytest.raises(EngineError, match=f"version {version}"):
+        engine.update_weights(params, version)
+    with pytest.raises(ConfigError, match="running='sometimes'"):
+        engine.update_weights(params, version + 1, running="sometimes")
+    engine.health()
+
+
+# Failure and compilation.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ids": (1, 96)}, "ids has id 96"),
+        ({"ids": (-1, 2)}, "ids has id -1"),
+        ({"stop_token_ids": (400,)}, "stop_token_ids has id 400"),
+        ({"stop_token_ids": tuple(range(9))}, "max_stop_ids=8"),
+        ({"choices": ((1, 2), (3, 99))}, "choices\\[1\\] has id 99"),
+    ],
+)
+def test_unusable_requests_are_refused(engine, options, message):
+    with pytest.raises(EngineError, match=message):
+        run(engine, turn(1, **options))
+
+
+def test_empty_ids_are_refused(engine):
+    with pytest.raises(EngineError, match="empty"):
+        run(engine, GenerateRequest("r", "s", (), turn(1).sampling))
+
+
+def test_a_context_longer_than_the_models_is_refused(params):
+    with pytest.raises(ConfigError, match="max_length=600.*max_position=512"):
+        EmbeddedEngine(MODEL, params, EngineConfig(max_length=600))
+
+
+def test_logits_that_are_not_finite_fail_the_turn_and_leave_no_trace(new_engine, params):
+    engine = new_engine()
+    (good,) = run(engine, turn(1))
+    broken = jax.tree.map(lambda leaf: leaf * np.nan, params)
+    engine.update_weights(broken, 1)
+    with pytest.raises(EngineError, match="not finite at version 1"):
+        run(engine, *[turn(n) for n in range(17)])
+    engine.update_weights(params, 2)
+    results = run(engine, *[turn(1, session=f"again {n}") for n in range(17)])
+    assert {result.ids for result in results} == {good.ids}
+    assert {result.logprobs for result in results} == {good.logprobs}
+
+
+def test_a_driver_failure_reaches_everyone_who_waits(new_engine):
+    engine = new_engine()
+
+    def broken(*_):
+        raise RuntimeError("the device is gone")
+
+    engine._programs = engine._programs._replace(decode=broken)
+
+    async def gather():
+        requests = (turn(n) for n in range(20))
+        return await asyncio.gather(*(engine.generate(request) for request in requests), return_exceptions=True)
+
+    results = asyncio.run(gather())
+    assert all(isinstance(result, EngineError) and "the device is gone" in str(result) for result in results)
+    with pytest.raises(EngineError, match="the device is gone"):
+        engine.health()
+    with pytest.raises(EngineError, match="the device is gone"):
+        run(engine, turn(1))
+
+
+def test_closing_answers_everyone_and_joins_the_thread(new_engine):
+    engine = new_engine()
+
+    async def close_in_mid_turn():
+        task = asyncio.create_task(engine.generate(turn(1, max_new_tokens=150)))
+        while not engine.stats()["running"]:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(engine.close)
+        with pytest.raises(EngineError, match="closed"):
+            await task
+
+    asyncio.run(close_in_mid_turn())
+    assert not engine._thread.is_alive()
+    engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        run(engine, turn(1))
+
+
+def test_nothing_is_compiled_after_warm_up(engine, params):
+    events = []
+
+    def listen(event, duration, **_):
+        events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        requests = [
+            turn(n, length=1 + 9 * n, max_new_tokens=1 + n, top_k=n % 3, stop_token_ids=(n,)) for n in range(20)
+        ]
+        run(engine, *requests, turn(50, choices=((1, 2), (3,))))
+        engine.update_weights(params, engine.stats()["weight_version"] + 1)
+        run(engine, *requests)
+        assert "/jax/core/compile/backend_compile_duration" not in events
+        jax.jit(lambda x: x + 1)(1.0)
+        assert "/jax/core/compile/backend_compile_duration" in events  # the listener does hear of compilations
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
