@@ -140,12 +140,13 @@ class SkillBank:
 
     def _apply(self, edit: BankEdit) -> SkillBank:
         _check_edit(edit, self)
-        skills, skill = dict(self._skills), edit.after or edit.before
-        if edit.after is None:
-            del skills[skill.id]
-        else:
-            skills[skill.id] = edit.after
-        return SkillBank((*self.log, edit), skills, self._used_ids | {skill.id})
+        skills, used = dict(self._skills), self._used_ids
+        if edit.after is not None:
+            skills[edit.after.id] = edit.after
+            used = used | {edit.after.id}
+        elif edit.before is not None:
+            del skills[edit.before.id]
+        return SkillBank((*self.log, edit), skills, used)
 
     # State in and out.
 
@@ -186,8 +187,12 @@ def free_id(category: str, used_ids: Iterable[str]) -> str:
 
 
 def _clean(skill: Skill) -> Skill:
-    words = {name: normalise_space(getattr(skill, name)) for name in ("title", "principle", "when_to_apply")}
-    return dataclasses.replace(skill, **words)
+    return dataclasses.replace(
+        skill,
+        title=normalise_space(skill.title),
+        principle=normalise_space(skill.principle),
+        when_to_apply=normalise_space(skill.when_to_apply),
+    )
 
 
 def _check_edit(edit: BankEdit, bank: SkillBank) -> None:

@@ -1,4 +1,7 @@
-"""Normal forms of skill texts."""
+"""Normal forms of skill texts, and what importing the package costs."""
+
+import subprocess
+import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,3 +23,8 @@ def test_normal_forms_are_stable_and_encodable(text):
     assert normalise_space(once) == once
     assert "\n" not in once
     assert normalise_words(normalise_words(text)) == normalise_words(text)
+
+
+def test_skills_and_rewards_start_without_jax():
+    code = "import sys, sage_jax.skills, sage_jax.rewards; sys.exit(int(bool({'jax', 'bm25s'} & set(sys.modules))))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
