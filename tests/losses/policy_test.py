@@ -118,7 +118,7 @@ def test_gradients():
     def loss(logprobs, entropy):
         return policy_loss(logprobs, mask=mask, entropy=entropy, **rest, **OPTIONS)[0]
 
-    check_grads(loss, (inputs["logprobs"], inputs["entropy"]), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
+    check_grads(jax.jit(loss), (inputs["logprobs"], inputs["entropy"]), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
 
 
 def test_on_policy_gradient_is_the_plain_policy_gradient():

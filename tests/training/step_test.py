@@ -1,0 +1,304 @@
+"""The update step on a toy attention model: equal however packed or split, equal to float64, and safe against NaN."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sage_jax.data.packing import PackedBatch, Sequence, micro_batches, pack
+from sage_jax.errors import ConfigError, NumericsError
+from sage_jax.testing import references
+from sage_jax.training.state import TrainState
+from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step, read_metrics
+
+VOCAB, WIDTH, ROW = 11, 6, 16
+
+
+def forward(params, ids, positions, segment_ids):
+    """One attention layer that sees earlier tokens of its own segment only."""
+    x = params["embed"][ids] + params["position"][positions]
+    scores = jnp.einsum("ntd,nsd->nts", x @ params["query"], x)
+    place = jnp.arange(ids.shape[1])
+    seen = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (place[:, None] >= place[None, :])
+    return x + jax.nn.softmax(jnp.where(seen, scores, -1e9), axis=-1) @ x
+
+
+def head(params):
+    return params["embed"]
+
+
+def make_params(seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {"embed": (VOCAB, WIDTH), "position": (ROW, WIDTH), "query": (WIDTH, WIDTH)}
+    return {name: jnp.array(0.5 * rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
+
+
+def make_sequences(seed=1, lengths=(5, 9, 12, 3, 7, 2)):
+    rng = np.random.default_rng(seed)
+    sequences = []
+    for number, length in enumerate(lengths):
+        mask = (rng.random(length) < 0.6).astype(np.float32)
+        mask[0], mask[-1] = 0, 1
+        engine = -rng.uniform(1, 3, length)
+        sequences.append(Sequence(rng.integers(0, VOCAB, length), mask, rng.normal(size=length), engine, number))
+    return sequences
+
+
+def one_per_row(sequences):
+    batches = [pack([sequence], row_length=ROW) for sequence in sequences]
+    fields = [field.name for field in dataclasses.fields(PackedBatch)]
+    return PackedBatch(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in fields})
+
+
+def run(micro, options, *, params=None, ref_params=None):
+    """Returns loss, gradients (from plain gradient descent at rate 1) and metrics of one update."""
+    params = make_params() if params is None else params
+    optimizer = optax.sgd(1.0)
+    update = make_update_step(forward, head, optimizer, options)
+    state, metrics = update(TrainState.create(params, optimizer), micro, ref_params)
+    grads = jax.tree.map(lambda before, after: np.asarray(before - after), params, state.params)
+    return read_metrics(metrics, params, step=0), grads
+
+
+FULL = LossOptions(
+    aggregation="sequence_mean", dual_clip=3.0, kl_coef=0.1, entropy_coef=0.02, importance_cap=1.5, temperature=0.7
+)
+
+
+def assert_same(first, second):
+    for name, value in first[0].items():
+        np.testing.assert_allclose(second[0][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), first[1], second[1])
+
+
+def test_packed_equals_unpacked():
+    sequences, ref = make_sequences(), make_params(5)
+    packed, unpacked = pack(sequences, row_length=ROW), one_per_row(sequences)
+    assert len(packed.ids) < len(unpacked.ids)
+    results = [run(micro_batches(batch, 8, capacity_multiple=8), FULL, ref_params=ref) for batch in (packed, unpacked)]
+    assert_same(*results)
+    assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(results[0][1]))
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant_length"])
+def test_micro_batches_equal_the_whole_batch(aggregation):
+    batch, ref = one_per_row(make_sequences()), make_params(5)
+    options = dataclasses.replace(FULL, aggregation=aggregation, constant_length=8)
+    whole = run(micro_batches(batch, 6, capacity_multiple=64), options, ref_params=ref)
+    # 5 rows a part: the second part holds 1 row and 4 empty ones. 1 row: six parts. min_micro: empty parts.
+    for rows, least in ((5, 1), (1, 1), (3, 4)):
+        assert_same(whole, run(micro_batches(batch, rows, capacity_multiple=4, min_micro=least), options, ref_params=ref))
+
+
+def test_equals_the_float64_reference():
+    params, ref, sequences = make_params(), make_params(5), make_sequences()
+    rng = np.random.default_rng(9)
+    batch = one_per_row(sequences)
+    old = batch.engine_logprobs + rng.uniform(-0.3, 0.3, batch.ids.shape)
+    got, _ = run(micro_batches(batch, 2, capacity_multiple=8, old_logprobs=old), FULL, params=params, ref_params=ref)
+
+    flat = {name: [] for name in ("logprobs", "entropy", "ref_logprobs", "advantages", "engine_logprobs", "old_logprobs")}
+    for row, item in enumerate(sequences):
+        trained = np.flatnonzero(item.mask)
+        for tree, name in ((params, "logprobs"), (ref, "ref_logprobs")):
+            hidden = forward(tree, *(getattr(batch, key)[row : row + 1] for key in ("ids", "positions", "segment_ids")))
+            scores, entropy = references.token_scores(
+                np.asarray(hidden)[0, trained - 1], tree["embed"], item.ids[trained], temperature=0.7
+            )
+            flat[name] += scores.tolist()
+            flat["entropy"] += entropy.tolist() if name == "logprobs" else []
+        flat["advantages"] += item.advantages[trained].tolist()
+        flat["engine_logprobs"] += item.engine_logprobs[trained].tolist()
+        flat["old_logprobs"] += old[row, trained].tolist()
+    owners = np.repeat(range(len(sequences)), [int(item.mask.sum()) for item in sequences])
+    weights = references.token_weights(np.ones(len(owners)), owners, aggregation="sequence_mean")
+    names = ("clip_low", "clip_high", "dual_clip", "kl_coef", "kl_kind", "entropy_coef", "importance_cap")
+    want = references.policy_loss(weights=weights, **flat, **{name: getattr(FULL, name) for name in names})
+    np.testing.assert_allclose(got["loss/total"], want, rtol=1e-5)
+    np.testing.assert_allclose(got["loss/entropy"], np.mean(flat["entropy"]), rtol=1e-5)
+    assert got["tokens/trained"] == len(owners)
+
+
+def test_gradient_norm_and_step_norm_are_those_of_the_gradients():
+    got, grads = run(micro_batches(pack(make_sequences(), row_length=ROW), 2), LossOptions())
+    norm = np.sqrt(sum(np.square(leaf).sum() for leaf in jax.tree.leaves(grads)))
+    np.testing.assert_allclose([got["update/grad_norm"], got["update/step_norm"]], [norm, norm], rtol=1e-4)
+
+
+def test_zero_advantage_changes_nothing():
+    sequences = [dataclasses.replace(item, advantages=0 * item.advantages) for item in make_sequences()]
+    got, grads = run(micro_batches(pack(sequences, row_length=ROW), 2), LossOptions())
+    assert got["update/grad_norm"] == 0
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(grads))
+
+
+def test_untrained_tokens_matter_as_context_only():
+    sequences = make_sequences()
+    poisoned = [
+        dataclasses.replace(
+            item,
+            advantages=np.where(item.mask > 0, item.advantages, np.nan),
+            engine_logprobs=np.where(item.mask > 0, item.engine_logprobs, np.inf),
+        )
+        for item in sequences
+    ]
+    clean, dirty = (run(micro_batches(pack(s, row_length=ROW), 2), LossOptions()) for s in (sequences, poisoned))
+    assert clean[0] == dirty[0]
+    jax.tree.map(np.testing.assert_array_equal, clean[1], dirty[1])
+
+
+def test_an_update_moves_probabilities_towards_the_advantage():
+    # Two rollouts of one prompt [1, 2]: token 3 was good, token 4 was bad.
+    def rollout(token, advantage):
+        return Sequence(np.array([1, 2, token]), np.array([0, 0, 1.0]), np.full(3, advantage), np.zeros(3), token)
+
+    micro = micro_batches(pack([rollout(3, 1.0), rollout(4, -1.0)], row_length=ROW), 1, capacity_multiple=2)
+    optimizer = optax.sgd(0.5)
+    logprobs = make_logprob_fn(forward, head, LossOptions())
+    state = TrainState.create(make_params(), optimizer)
+    before = np.asarray(logprobs(state.params, micro))[0]
+    state, _ = make_update_step(forward, head, optimizer, LossOptions())(state, micro)
+    after = np.asarray(logprobs(state.params, micro))[0]
+    assert after[0] > before[0] + 0.05
+    assert after[1] < before[1] - 0.05
+
+
+def test_old_logprobs_of_the_same_weights_are_the_on_policy_case():
+    micro = micro_batches(pack(make_sequences(), row_length=ROW), 2, capacity_multiple=8)
+    params = make_params()
+    old = make_logprob_fn(forward, head, LossOptions())(params, micro)
+    assert_same(run(micro, LossOptions(), params=params), run(micro._replace(old_logprobs=old), LossOptions(), params=params))
+
+
+def test_several_epochs_report_a_ratio_that_leaves_one():
+    micro = micro_batches(pack(make_sequences(), row_length=ROW), 2, capacity_multiple=8)
+    optimizer = optax.sgd(0.5)
+    state = TrainState.create(make_params(), optimizer)
+    update = make_update_step(forward, head, optimizer, LossOptions())
+    micro = micro._replace(old_logprobs=make_logprob_fn(forward, head, LossOptions())(state.params, micro))
+    state, first = update(state, micro)
+    state, second = update(state, micro)
+    assert float(first["loss/ratio_max"]) == pytest.approx(1, abs=1e-5)
+    assert float(second["loss/ratio_max"]) > 1.01
+    assert update.jitted._cache_size() == 1
+    assert int(state.step) == 2
+
+
+def test_sft_learns_its_sequences():
+    sequences = [Sequence(np.arange(6) + i, np.array([0, 1, 1, 1, 1, 1.0]), np.zeros(6), np.zeros(6), i) for i in range(3)]
+    micro = micro_batches(pack(sequences, row_length=ROW), 1, capacity_multiple=8)
+    optimizer = optax.adam(0.05)
+    update = make_update_step(forward, head, optimizer, LossOptions(kind="sft", temperature=0.5))
+    state, metrics = update(TrainState.create(make_params(), optimizer), micro)
+    first = read_metrics(metrics, state.params, step=0)
+    for _ in range(40):
+        state, metrics = update(state, micro)
+    last = read_metrics(metrics, state.params, step=40)
+    assert first["sft/loss"] == pytest.approx(first["loss/total"], rel=1e-6)
+    assert last["sft/loss"] < 0.2 * first["sft/loss"]
+    assert last["sft/accuracy"] == 1.0
+    assert not [name for name in last if "policy" in name or "engine" in name]
+
+
+def broken_forward(params, ids, positions, segment_ids):
+    """A forward pass whose value is fine and whose gradient is not: d sqrt(x) at 0 is infinite."""
+    return forward(params, ids, positions, segment_ids) + jnp.sqrt(params["poison"])
+
+
+def test_a_non_finite_gradient_is_not_applied_and_named():
+    params = make_params() | {"poison": jnp.zeros(WIDTH)}
+    optimizer = optax.adam(0.1)
+    update = make_update_step(broken_forward, head, optimizer, LossOptions())
+    state, metrics = update(
+        TrainState.create(params, optimizer), micro_batches(pack(make_sequences(), row_length=ROW), 2)
+    )
+    jax.tree.map(np.testing.assert_array_equal, state.params, params)
+    jax.tree.map(np.testing.assert_array_equal, state.opt_state, optimizer.init(params))
+    assert int(state.step) == 0
+    with pytest.raises(NumericsError, match=r"step 7: the gradient of \['poison'\].*1 of 4 leaves.*not applied$"):
+        read_metrics(metrics, params, step=7)
+
+
+def test_a_broken_parameter_is_named_as_the_cause():
+    params = make_params()
+    params["query"] = params["query"].at[0, 0].set(jnp.nan)
+    optimizer = optax.adam(0.1)
+    update = make_update_step(forward, head, optimizer, LossOptions())
+    _, metrics = update(TrainState.create(params, optimizer), micro_batches(pack(make_sequences(), row_length=ROW), 2))
+    with pytest.raises(NumericsError, match=r"loss nan.*parameters already not finite: \['query'\]"):
+        read_metrics(metrics, params, step=1)
+
+
+def test_the_reference_runs_only_when_it_counts():
+    calls = []
+
+    def counting(params, *rows):
+        calls.append(params)
+        return forward(params, *rows)
+
+    micro = micro_batches(pack(make_sequences(), row_length=ROW), 4)
+    optimizer = optax.sgd(0.1)
+    counts = {}
+    for kl_coef in (0.0, 0.1):
+        calls.clear()
+        update = make_update_step(counting, head, optimizer, LossOptions(kl_coef=kl_coef))
+        _, metrics = update(TrainState.create(make_params(), optimizer), micro, make_params(5))
+        counts[kl_coef] = len(calls)
+        assert ("loss/kl" in metrics) == (kl_coef > 0)
+    assert counts[0.1] == 2 * counts[0.0]
+    with pytest.raises(ConfigError, match=r"kl_coef=0.1 needs ref_params"):
+        update(TrainState.create(make_params(), optimizer), micro)
+
+
+def test_the_state_is_donated_and_the_given_parameters_are_not():
+    params, optimizer = make_params(), optax.sgd(0.1)
+    state = TrainState.create(params, optimizer)
+    update = make_update_step(forward, head, optimizer, LossOptions(kl_coef=0.1))
+    micro = micro_batches(pack(make_sequences(), row_length=ROW), 2)
+    following, _ = update(state, micro, params)
+    assert state.params["query"].is_deleted()
+    assert not params["query"].is_deleted()
+    _, metrics = update(following, micro, params)
+    assert float(metrics["loss/kl"]) > 0
+
+
+def test_only_trained_tokens_reach_the_head():
+    shapes = []
+
+    def wide_head(params):
+        return jnp.zeros((1000, WIDTH)) + params["embed"].sum()
+
+    def spying_lowering(micro):
+        update = make_update_step(forward, wide_head, optax.sgd(0.1), LossOptions(chunk_size=8))
+        state = TrainState.create(make_params(), optax.sgd(0.1))
+        return update.jitted.lower(state, micro, None).as_text()
+
+    item = Sequence(np.arange(ROW) % VOCAB, np.eye(1, ROW, ROW - 1)[0], np.ones(ROW), np.zeros(ROW))
+    micro = micro_batches(pack([item] * 4, row_length=ROW), 4, capacity_multiple=8)
+    shapes = spying_lowering(micro)
+    assert "8x1000xf32" in shapes
+    assert f"{4 * ROW}x1000xf32" not in shapes
+    assert f"4x{ROW}x1000xf32" not in shapes
+
+
+def test_refusals():
+    for key, value in {
+        "kind": "dpo",
+        "aggregation": "mean",
+        "clip_low": 0,
+        "clip_high": -1,
+        "dual_clip": 1.0,
+        "kl_coef": -0.1,
+        "kl_kind": "k4",
+        "entropy_coef": -1,
+        "importance_cap": 0,
+        "temperature": 0,
+        "chunk_size": 0,
+    }.items():
+        with pytest.raises(ConfigError, match=rf"loss\.{key}={value!r} does not fit; use "):
+            LossOptions(**{key: value})
+    with pytest.raises(ConfigError, match="constant_length=None"):
+        LossOptions(aggregation="constant_length")
