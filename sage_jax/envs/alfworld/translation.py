@@ -88,12 +88,16 @@ def load_translation(domain: str, problem: str, folder: pathlib.Path | None) -> 
     """Returns the stored translation of a problem, making and storing it when there is none (or a damaged one)."""
     if folder is None:
         return translate(domain, problem)
-    path = folder / f"{translation_key(domain, problem)}.json.gz"
-    translation = _read(path)
+    key = translation_key(domain, problem)
+    translation = _read(_path(folder, key))
     if translation is None:
         translation = translate(domain, problem)
-        _write(path, translation)
+        store_translation(folder, key, translation)
     return translation
+
+
+def _path(folder: pathlib.Path, key: str) -> pathlib.Path:
+    return folder / key[:2] / f"{key}.json.gz"
 
 
 def _read(path: pathlib.Path) -> Translation | None:
@@ -112,8 +116,9 @@ def _read(path: pathlib.Path) -> Translation | None:
         return None
 
 
-def _write(path: pathlib.Path, translation: Translation) -> None:
-    """Stores a translation so that a reader sees all of it or nothing."""
+def store_translation(folder: pathlib.Path, key: str, translation: Translation) -> None:
+    """Stores a translation under its key so that a reader sees all of it or nothing."""
+    path = _path(folder, key)
     path.parent.mkdir(parents=True, exist_ok=True)
     data = gzip.compress(json.dumps(dataclasses.asdict(translation)).encode(), compresslevel=3, mtime=0)
     partial = path.with_suffix(f".{os.getpid()}.partial")  # a worker is one thread: its process id is enough
