@@ -76,7 +76,7 @@ def _draw(chart: Chart, lines: dict[str, tuple[list[int], list[float]]]) -> str:
         axes.set_ylabel(chart.unit)
         axes.grid(alpha=0.3)
         if len(lines) > 1:
-            axes.legend(fontsize=6, loc="best")
+            figure.legend(fontsize=6, loc="outside right upper")
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
