@@ -57,11 +57,11 @@ def attention(
         return jax.nn.dot_product_attention(q, k, v, mask=mask[:, None], implementation="cudnn")
     if implementation == "chunked":
         return _chunked(q, k, v, mask)
-    return _dense(q, k, v, mask)
+    return _blocked(q, k, v, mask, block)
 
 
-def _dense(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Attention with the whole [N, H, T, S] scores in memory."""
+def _blocked(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, block: int) -> jax.Array:
+    """Attention with the queries in blocks, each against the keys up to its end."""
     rows, length, heads, width = q.shape
     groups = k.shape[2]
     q = q.reshape(rows, length, groups, heads // groups, width).transpose(0, 2, 3, 1, 4) * width**-0.5
