@@ -17,7 +17,7 @@ class OptimizerOptions:
     """Options of the optimizer.
 
     Attributes:
-      name: "adamw", or "muon" (orthogonalised momentum for the layer matrices, AdamW for the rest).
+      name: "adamw", or "muon" (orthogonalised momentum for the layer matrices, Nesterov AdamW for the rest).
       learning_rate: peak learning rate.
       schedule: "constant" or "cosine" (to `final_fraction` of the peak at `total_steps`), after the warm-up.
       warmup_steps: updates of linear warm-up from 0; the first update uses 1 / warmup_steps of the peak.

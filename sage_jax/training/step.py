@@ -255,8 +255,8 @@ def _apply(optimizer: optax.GradientTransformation, state: TrainState, loss, gra
     new_state = TrainState(params=params, opt_state=opt_state, step=state.step + 1)
     kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new_state, state)
     return kept, {
-        "update/grad_norm": optax.global_norm(grads),
-        "update/step_norm": optax.global_norm(updates),
+        "update/grad_norm": optax.tree.norm(grads),
+        "update/step_norm": optax.tree.norm(updates),
         "finite": finite,
         "nonfinite_leaves": jnp.sum(~leaf_finite),
         "nonfinite_leaf": jnp.where(jnp.all(leaf_finite), -1, jnp.argmin(leaf_finite)),

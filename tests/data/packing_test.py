@@ -35,7 +35,11 @@ def trajectory(*turns):
 def test_rows_by_hand():
     # Lengths 3, 2, 4 into rows of 5, longest first: row 0 takes 4, row 1 takes 3 and then 2.
     batch = pack(
-        [sequence([5, 6, 7], [0, 1, 1], number=3), sequence([8, 9], [0, 1], number=4), sequence([1, 2, 3, 4], [0, 0, 1, 1])],
+        [
+            sequence([5, 6, 7], [0, 1, 1], number=3),
+            sequence([8, 9], [0, 1], number=4),
+            sequence([1, 2, 3, 4], [0, 0, 1, 1]),
+        ],
         row_length=5,
         row_multiple=2,
     )
@@ -52,7 +56,11 @@ def test_rows_by_hand():
 def test_a_trained_token_is_predicted_from_the_place_before_it():
     # Row 0 is [1 2 3 4 .], row 1 is [5 6 7 8 9]; as one micro-batch its flat places are 0..4 and 5..9.
     batch = pack(
-        [sequence([5, 6, 7], [0, 1, 1], number=3), sequence([8, 9], [0, 1], number=4), sequence([1, 2, 3, 4], [0, 0, 1, 1])],
+        [
+            sequence([5, 6, 7], [0, 1, 1], number=3),
+            sequence([8, 9], [0, 1], number=4),
+            sequence([1, 2, 3, 4], [0, 0, 1, 1]),
+        ],
         row_length=5,
     )
     micro = micro_batches(batch, 2, capacity_multiple=4)
@@ -100,9 +108,7 @@ def test_nothing_is_lost_or_mixed(lengths, multiple, rows_per_micro, seed):
         for place in np.flatnonzero(micro.mask[part]):
             before = flat[part, micro.source[part, place]]
             got.append((before, micro.targets[part, place], micro.advantages[part, place]))
-    want = [
-        (item.ids[t - 1], item.ids[t], item.advantages[t]) for item in sequences for t in np.flatnonzero(item.mask)
-    ]
+    want = [(item.ids[t - 1], item.ids[t], item.advantages[t]) for item in sequences for t in np.flatnonzero(item.mask)]
     assert sorted(got) == sorted(want)
 
 
@@ -159,7 +165,9 @@ def test_turns_that_continue_form_one_sequence():
 
 def test_step_wise_prompts_form_sequences_of_their_own():
     steps = trajectory(
-        turn([1, 2], [3], starts=True), turn([1, 4], [5], starts=True, advantage=None), turn([1, 6], [7, 8], starts=True)
+        turn([1, 2], [3], starts=True),
+        turn([1, 4], [5], starts=True, advantage=None),
+        turn([1, 6], [7, 8], starts=True),
     )
     sequences = trajectories_to_sequences([steps, steps])
     # The turn without advantage is a context of its own: left out, not packed for nothing.

@@ -26,7 +26,9 @@ def samples(draw):
 def test_equals_the_reference(kind, case):
     rewards, groups, valid = case
     got, _ = group_advantages(rewards, groups, valid, kind=kind)
-    np.testing.assert_allclose(got, references.group_advantages(rewards, groups, valid, kind=kind), rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        got, references.group_advantages(rewards, groups, valid, kind=kind), rtol=2e-6, atol=1e-6
+    )
 
 
 def test_hand_worked():

@@ -69,7 +69,9 @@ def test_entropy_has_no_gradient_unless_asked_for():
     hidden, head, targets = draw()
 
     def gradient(asked):
-        return jax.jit(jax.grad(lambda x: token_logprobs(x, head, targets, entropy_gradient=asked).entropy.sum()))(hidden)
+        return jax.jit(jax.grad(lambda x: token_logprobs(x, head, targets, entropy_gradient=asked).entropy.sum()))(
+            hidden
+        )
 
     assert not jnp.any(gradient(False))
     assert jnp.any(gradient(True))

@@ -168,7 +168,9 @@ def test_nothing_trained_is_zero():
 def test_extreme_ratios_have_finite_gradients():
     logprobs, old = jnp.array([-0.1, -90.0]), jnp.array([-200.0, -0.1])
     for advantage in (1.0, -1.0):
-        grad = jax.grad(lambda x, a=advantage: policy_loss(x, jnp.full(2, a), jnp.ones(2), old_logprobs=old)[0])(logprobs)
+        grad = jax.grad(lambda x, a=advantage: policy_loss(x, jnp.full(2, a), jnp.ones(2), old_logprobs=old)[0])(
+            logprobs
+        )
         assert np.isfinite(grad).all()
 
 
