@@ -15,13 +15,13 @@ MAX_STEPS = 200
 _READ = frozenset({"holds", "inreceptacle", "isclean", "iscool", "ishot"})  # what the scripts ask of the facts
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=16384)
 def _without_numbers(text: str) -> str:
     return " ".join("".join(char for char in text if not char.isdigit()).split())
 
 
 class _Repaired:
-    """Mixin for the scripted policies: follows moves, and reads facts that are text already.
+    """Mixin for the scripted policies: follows moves, remembers what it saw, and reads facts that are text already.
 
     Their state tracking looks for "put", the verb of older versions, while the action is called "move" since 0.4: the
     expert went on believing that it held what it had put down, and failed most tasks with two objects.
@@ -32,6 +32,18 @@ class _Repaired:
         if last_action.startswith("move ") and self.inventory:
             last_action = "put " + last_action.removeprefix("move ")
         super().update_state_tracking(game_state, last_action)
+
+    def blacklist_obj(self, obj: str) -> None:
+        """Forgets an object that was taken or put down, but not where others of its class were seen.
+
+        The stock script forgets those too, and searches the whole room again for the second of two objects.
+        """
+        kind = self.object_id_to_cls(obj)
+        where = self.obj_cls_to_receptacle_map.get(kind)
+        super().blacklist_obj(obj)
+        more_here = any(other == kind for other in self.visible_objects.values())
+        if where is not None and (where != self.curr_recep or more_here):
+            self.obj_cls_to_receptacle_map[kind] = where
 
     def get_facts(self, game_state: GameState) -> list[str]:
         """Returns the facts, which this project hands over as text."""

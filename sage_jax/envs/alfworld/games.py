@@ -23,7 +23,7 @@ from sage_jax.envs.alfworld.translation import Translation, translate, translati
 from sage_jax.errors import ConfigError, DataError
 from sage_jax.seeding import derive_seed
 
-VERSION = 1  # raise when the same options would give other games: caches of older versions are then left alone
+VERSION = 2  # raise when the same options would give other games: caches of older versions are then left alone
 SPLITS = ("train", "valid_seen", "valid_unseen")
 _ATTEMPTS = 200
 _NEEDS = {
