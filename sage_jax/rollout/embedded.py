@@ -99,7 +99,15 @@ class EmbeddedEngine:
     `EngineConfig` on the same kind of device.
     """
 
-    def __init__(self, model: ModelConfig, params: Params, config: EngineConfig | None = None, *, version: int = 0):
+    def __init__(
+        self,
+        model: ModelConfig,
+        params: Params,
+        config: EngineConfig | None = None,
+        *,
+        version: int = 0,
+        device: jax.Device | None = None,
+    ):
         """Starts the driver thread.
 
         Args:
@@ -107,6 +115,7 @@ class EmbeddedEngine:
           params: its parameters, stacked or unstacked; copied.
           config: sizes.
           version: weight version of `params`.
+          device: where to run; the first local device when None.
 
         Raises:
           ConfigError: the context is longer than the model's.
@@ -117,8 +126,9 @@ class EmbeddedEngine:
                 f"engine.max_length={self.config.max_length}: must be at most model.max_position={model.max_position}"
             )
         self._programs = compile_programs(model, self.config)
-        self._params, self._version = _own_copy(params), version
-        self._cache = empty_cache(model, self.config)
+        self._device = device or jax.local_devices()[0]
+        self._params, self._version = self._own_copy(params), version
+        self._cache = jax.device_put(empty_cache(model, self.config), self._device)
         self._slots: SlotTable[_Run] = SlotTable(self.config.num_slots)
         self._waiting: list[_Run] = []
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
@@ -152,7 +162,7 @@ class EmbeddedEngine:
         """Copies new weights in between two dispatches and drops all kept keys and values.
 
         Args:
-          params: same structure and shapes as before.
+          params: same structure and shapes as before; cast to the dtypes that the engine began with.
           version: must differ from the current one.
           running: what to do about unfinished turns: "refuse" the update, or let them "continue" on their old keys
             and values, with their tokens marked by version.
@@ -162,8 +172,9 @@ class EmbeddedEngine:
         """
         if running not in ("refuse", "continue"):
             raise ConfigError(f"running={running!r}: must be 'refuse' or 'continue'")
-        new = _own_copy(params)
+        new = self._own_copy(params)
         _check_same_shapes(self._params, new)
+        new = jax.tree.map(lambda old, leaf: leaf.astype(old.dtype), self._params, new)
         self._call(functools.partial(self._replace_weights, new, version, running)).result()
 
     def warmup(self, *, choices: bool = False) -> None:
@@ -193,6 +204,14 @@ class EmbeddedEngine:
             self._closing = True
             self._wake.notify()
         self._thread.join()
+
+    def _own_copy(self, params: Params) -> Params:
+        """Unstacks the layers and copies every leaf: the trainer donates its own arrays to the next update."""
+
+        def copy(leaf: jax.Array) -> jax.Array:
+            return jnp.array(jax.device_put(leaf, self._device), copy=True)
+
+        return jax.tree.map(copy, unstack_layers(params))
 
     def _check(self, request: GenerateRequest) -> None:
         sampling, vocab = request.sampling, self.model.vocab_size
@@ -420,11 +439,6 @@ class EmbeddedEngine:
         self._cache = self._programs.clear(None, self._cache, np.int32(0))
         self._slots.forget()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
-
-
-def _own_copy(params: Params) -> Params:
-    """Unstacks the layers and copies every leaf: the trainer donates its own arrays to the next update."""
-    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), unstack_layers(params))
 
 
 def _check_same_shapes(old: Params, new: Params) -> None:

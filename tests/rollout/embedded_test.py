@@ -354,6 +354,13 @@ def test_new_weights_are_used_and_old_keys_dropped(engine, new_engine):
     assert [result.ids for result in after] == [result.ids for result in run(new_engine(weights), turn(1))]
 
 
+def test_weights_of_another_dtype_are_cast(engine, params):
+    version, compiled = (engine.stats()[name] for name in ("weight_version", "compilations"))
+    engine.update_weights(jax.tree.map(lambda leaf: np.asarray(leaf, np.float16), params), version + 1)
+    assert len(run(engine, turn(1))[0].ids) == 10
+    assert engine.stats()["compilations"] == compiled
+
+
 def test_the_engine_keeps_its_own_copy_of_the_weights(new_engine):
     weights = draw_params(0)
     engine = new_engine(weights)

@@ -1,0 +1,68 @@
+import asyncio
+
+import jax
+import numpy as np
+import pytest
+
+from sage_jax.errors import ConfigError
+from sage_jax.models import ModelConfig, init_params
+from sage_jax.rollout import GenerateRequest, SamplingParams
+from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.programs import EngineConfig, empty_cache
+
+# The size of the local scale's model: products large enough for every blocked and threaded path of the backend.
+MODEL = ModelConfig(
+    vocab_size=2048,
+    hidden_size=128,
+    intermediate_size=384,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    tie_embeddings=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_slots", 0), ("max_length", -1), ("block", 1.5), ("decode_steps", True), ("prefill_chunk", 9)],
+)
+def test_engine_config_names_the_field_that_is_wrong(field, value):
+    with pytest.raises(ConfigError, match=f"engine.{field}"):
+        EngineConfig(**{"prefill_rows": 1} | {field: value})
+
+
+@pytest.mark.parametrize("max_length", [100, 128, 200, 256])
+def test_cache_has_whole_blocks_and_room_behind_the_longest_context(max_length):
+    config = EngineConfig(num_slots=3, max_length=max_length, prefill_chunk=32, decode_steps=4, block=64)
+    assert config.cache_length % config.block == 0
+    assert config.spare >= max_length
+    assert config.spare + 32 <= config.cache_length
+    keys, values = empty_cache(MODEL, config)[0]
+    assert keys.shape == (8, 2, 32, config.cache_length)
+    assert values.shape == (8, 2, config.cache_length, 32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_turns_are_bitwise_the_same_alone_and_in_a_crowd_at_the_local_scale(dtype):
+    model = ModelConfig(**{**vars(MODEL), "dtype": dtype})
+    params = jax.tree.map(lambda leaf: leaf * (5 if leaf.ndim > 1 else 1), init_params(model, jax.random.key(0)))
+    engine = EmbeddedEngine(model, params, EngineConfig(num_slots=64, max_length=512))
+
+    def request(number):
+        ids = tuple(np.random.default_rng(number).integers(0, model.vocab_size, 3 + 37 * number % 400).tolist())
+        return GenerateRequest(str(number), str(number), ids, SamplingParams(max_new_tokens=24, seed=number))
+
+    async def crowd(numbers):
+        return await asyncio.gather(*(engine.generate(request(number)) for number in numbers))
+
+    try:
+        together = asyncio.run(crowd(range(80)))
+        assert engine.stats()["evictions"] > 0
+        for number in range(0, 80, 8):
+            asyncio.run(engine.end_session(str(number)))
+            (alone,) = asyncio.run(crowd([number]))
+            assert (alone.ids, alone.logprobs) == (together[number].ids, together[number].logprobs)
+    finally:
+        engine.close()
