@@ -1,0 +1,156 @@
+"""Pre-trains the small base model that all local scales start from, on the endless household corpus.
+
+Induction (copying the named thing) is what a small model learns late; here it forms within the first half million
+tokens, because layer 0 starts with heads that look 1 to 4 tokens back, exercises and short contexts come first, and
+thoughts spell out the fact that each action depends on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+import random
+import time
+
+import jax
+
+from sage_jax.agents.chat import ChatTemplate
+from sage_jax.checkpoints import Checkpointer
+from sage_jax.data.base_corpus import conversations, corpus_words
+from sage_jax.data.packing import MicroBatches, Sequence, micro_batches, pack
+from sage_jax.data.sft import conversation_sequence, text_encoder
+from sage_jax.data.word_tokenizer import build_tokenizer
+from sage_jax.metrics.progress import show_progress
+from sage_jax.models import hf
+from sage_jax.models.config import ModelConfig
+from sage_jax.models.initialisation import add_previous_token_heads
+from sage_jax.models.transformer import forward, head_weights, init_params
+from sage_jax.seeding import derive_seed, jax_key
+from sage_jax.training.optimizer import OptimizerOptions, make_optimizer
+from sage_jax.training.state import TrainState
+from sage_jax.training.step import LossOptions, make_update_step, read_metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseModelSettings:
+    """What makes the base model; the card repeats all of it.
+
+    Attributes:
+      updates: optimizer steps.
+      tokens: tokens of one update, packed into rows.
+      short_rows, long_rows: row length in tokens, before and after `short_share` of the updates.
+      learning_rate: peak, with Muon's update scaled to AdamW's.
+      seed: of the initialisation and of the corpus.
+      save_every: updates between checkpoints.
+    """
+
+    updates: int = 3000
+    tokens: int = 4096
+    short_rows: int = 512
+    long_rows: int = 1024
+    short_share: float = 0.6
+    learning_rate: float = 3e-3
+    vocab_size: int = 1024
+    hidden_size: int = 128
+    intermediate_size: int = 384
+    num_layers: int = 4
+    seed: int = 0
+    save_every: int = 200
+
+    def model(self) -> ModelConfig:
+        """Returns the model: a Qwen2 decoder with four heads of 32."""
+        return ModelConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_layers=self.num_layers,
+            num_heads=self.hidden_size // 32,
+            num_kv_heads=2,
+            head_dim=32,
+            rope_theta=10000.0,
+            qkv_bias=True,
+            tie_embeddings=True,
+            rms_eps=1e-6,
+            max_position=4096,
+        )
+
+
+def train_base_model(settings: BaseModelSettings, work: pathlib.Path, out: pathlib.Path) -> dict[str, float]:
+    """Trains (or continues) in `work`, then writes model, tokenizer and card to `out`. Returns the last metrics."""
+    config = settings.model()
+    tokenizer = build_tokenizer(corpus_words(), settings.vocab_size)
+    optimizer = make_optimizer(
+        OptimizerOptions(
+            name="muon",
+            learning_rate=settings.learning_rate,
+            schedule="cosine",
+            warmup_steps=max(1, min(100, settings.updates // 10)),
+            total_steps=settings.updates,
+            final_fraction=0.05,
+            b2=0.98,
+        )
+    )
+    model = functools.partial(forward, config, unroll=True)
+    update = make_update_step(model, head_weights, optimizer, LossOptions(kind="sft"))
+    state = TrainState.create(_initial_params(settings, config), optimizer)
+    started, values = time.monotonic(), {}
+    with Checkpointer(work / "checkpoints", fingerprint=dataclasses.asdict(settings)) as checkpointer:
+        if checkpointer.latest() is not None:
+            state = checkpointer.restore(state).arrays
+        done = int(state.step)
+        with show_progress("base model", settings.updates, done=done) as progress:
+            for step in range(done, settings.updates):
+                state, metrics = update(state, _batch(settings, tokenizer, step))
+                if step % 20 == 19 or step + 1 == settings.updates:
+                    values = read_metrics(metrics, state.params, step=step)
+                shown = {"loss": values.get("sft/loss", 0), "accuracy": values.get("sft/accuracy", 0)}
+                progress.advance(1, shown)
+                if (step + 1) % settings.save_every == 0 or step + 1 == settings.updates:
+                    checkpointer.save(step + 1, state, {"settings": dataclasses.asdict(settings)})
+    _write(settings, config, state.params, tokenizer, out, values | {"seconds": time.monotonic() - started})
+    return values
+
+
+def _initial_params(settings: BaseModelSettings, config: ModelConfig):
+    params = init_params(config, jax_key(settings.seed, "base_model_init"))
+    params = add_previous_token_heads(params, config, kv_head=0, offsets=(1, 2))
+    return add_previous_token_heads(params, config, kv_head=1, offsets=(3, 4))
+
+
+def _batch(settings: BaseModelSettings, tokenizer, step: int) -> MicroBatches:
+    """Returns the batch of one update, a function of (seed, step) alone; conversations that do not fit are redrawn."""
+    progress = step / settings.updates
+    row_length = settings.short_rows if progress < settings.short_share else settings.long_rows
+    rows = settings.tokens // row_length
+    encode, template = _encoder(tokenizer)
+    stream = conversations(random.Random(derive_seed(settings.seed, "base_corpus", step)), lambda: progress)
+    sequences: list[Sequence] = []
+    room, misses = [row_length] * rows, 0
+    while misses < 6:
+        sequence = conversation_sequence(next(stream), encode, template, len(sequences))
+        row = next((i for i, left in enumerate(room) if left >= len(sequence.ids)), None)
+        if row is None:
+            misses += 1
+            continue
+        room[row] -= len(sequence.ids)
+        sequences.append(sequence)
+    return micro_batches(pack(sequences, row_length=row_length, row_multiple=rows), rows, capacity_multiple=512)
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(tokenizer):
+    return text_encoder(tokenizer), ChatTemplate.from_tokenizer(tokenizer)
+
+
+def _write(
+    settings: BaseModelSettings, config: ModelConfig, params, tokenizer, out: pathlib.Path, values: dict
+) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    hf.save(out, config, jax.device_get(params), dtype="float32")
+    tokenizer.save_pretrained(out)
+    weights = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+    card = {"settings": dataclasses.asdict(settings), "metrics": values, "sha256": weights}
+    (out / "card.json").write_text(json.dumps(card, indent=2) + "\n")
