@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -94,6 +94,8 @@ class PackedBatch:
 class MicroBatches(NamedTuple):
     """M micro-batches of R rows and C places for trained tokens (a pytree, the input of an update step).
 
+    NumPy arrays as built, device arrays once an update has them.
+
     Attributes:
       ids, positions, segment_ids: int32 [M, R, T].
       source: int32 [M, C], flat index in [0, R * T) of the hidden state that predicts the token.
@@ -104,16 +106,16 @@ class MicroBatches(NamedTuple):
       old_logprobs: float32 [M, C], or None for strictly on-policy updates.
     """
 
-    ids: Int[np.ndarray, "M R T"]
-    positions: Int[np.ndarray, "M R T"]
-    segment_ids: Int[np.ndarray, "M R T"]
-    source: Int[np.ndarray, "M C"]
-    targets: Int[np.ndarray, "M C"]
-    mask: Float[np.ndarray, "M C"]
-    advantages: Float[np.ndarray, "M C"]
-    engine_logprobs: Float[np.ndarray, "M C"]
-    sequence_ids: Int[np.ndarray, "M C"]
-    old_logprobs: Float[np.ndarray, "M C"] | None = None
+    ids: Int[Any, "M R T"]
+    positions: Int[Any, "M R T"]
+    segment_ids: Int[Any, "M R T"]
+    source: Int[Any, "M C"]
+    targets: Int[Any, "M C"]
+    mask: Float[Any, "M C"]
+    advantages: Float[Any, "M C"]
+    engine_logprobs: Float[Any, "M C"]
+    sequence_ids: Int[Any, "M C"]
+    old_logprobs: Float[Any, "M C"] | None = None
 
 
 def trajectory_sequences(

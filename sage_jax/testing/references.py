@@ -81,6 +81,7 @@ def token_weights(mask, sequence_ids, *, aggregation: str, length: int | None = 
         elif aggregation == "sequence_mean":
             result[i] = 1 / own / len(sequences)
         else:
+            assert length is not None
             result[i] = 1 / length / len(sequences)
     return result
 

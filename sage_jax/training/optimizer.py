@@ -58,7 +58,8 @@ class OptimizerOptions:
 def make_schedule(options: OptimizerOptions) -> optax.Schedule:
     """Returns update number (from 0) -> learning rate."""
     peak, warmup = options.learning_rate, options.warmup_steps
-    if options.schedule == "cosine":
+    body: optax.Schedule
+    if options.schedule == "cosine" and options.total_steps is not None:
         body = optax.cosine_decay_schedule(peak, options.total_steps - warmup, options.final_fraction)
     else:
         body = optax.constant_schedule(peak)

@@ -81,12 +81,31 @@ class LossOptions:
                 raise ConfigError(f"loss.{key}={getattr(self, key)!r} does not fit; use {wanted}")
 
 
-UpdateFn = Callable[..., tuple[TrainState, dict[str, Float[Array, ""]]]]
+@dataclasses.dataclass(frozen=True)
+class UpdateStep:
+    """One update: `update(state, micro, ref_params=None) -> (state, metrics)`.
+
+    Attributes:
+      jitted: the compiled function of (state, micro, ref_params), for lowering without running.
+      options: the loss.
+    """
+
+    jitted: Any
+    options: LossOptions
+
+    def __call__(
+        self, state: TrainState, micro: MicroBatches, ref_params: Any = None
+    ) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
+        """Applies one update; see `make_update_step`. Raises ConfigError when a needed reference is missing."""
+        uses_reference = self.options.kind == "policy" and self.options.kl_coef > 0
+        if uses_reference and ref_params is None:
+            raise ConfigError(f"loss.kl_coef={self.options.kl_coef} needs ref_params; pass them or set kl_coef to 0")
+        return self.jitted(state, micro, ref_params if uses_reference else None)
 
 
 def make_update_step(
     forward_fn: ForwardFn, head_fn: HeadFn, optimizer: optax.GradientTransformation, options: LossOptions
-) -> UpdateFn:
+) -> UpdateStep:
     """Returns update(state, micro, ref_params=None) -> (state, metrics), jitted; the state passed in is donated.
 
     Metrics are float32 scalars on the device; `read_metrics` waits for them. Means are over trained tokens.
@@ -125,16 +144,7 @@ def make_update_step(
         metrics |= {"loss/total": loss, "tokens/trained": num_tokens, **update_metrics}
         return new_state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
 
-    jitted = jax.jit(update, donate_argnums=0)
-    uses_reference = options.kind == "policy" and options.kl_coef > 0
-
-    def checked(state: TrainState, micro: MicroBatches, ref_params: Any = None):
-        if uses_reference and ref_params is None:
-            raise ConfigError(f"loss.kl_coef={options.kl_coef} needs ref_params; pass them or set kl_coef to 0")
-        return jitted(state, micro, ref_params if uses_reference else None)
-
-    checked.jitted = jitted  # For lowering without running, and for counting compilations.
-    return checked
+    return UpdateStep(jax.jit(update, donate_argnums=0), options)
 
 
 def make_logprob_fn(

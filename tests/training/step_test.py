@@ -309,6 +309,7 @@ def test_refusals():
         LossOptions(aggregation="constant_length")
 
 
+@pytest.mark.slow  # Compiling the decoder takes longer than all else here.
 def test_packed_equals_unpacked_on_the_decoder():
     config = ModelConfig(
         vocab_size=VOCAB, hidden_size=8, intermediate_size=12, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4
