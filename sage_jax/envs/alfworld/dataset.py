@@ -98,7 +98,7 @@ class GameWriter:
         return {**entry, "expert_steps": made.expert_steps, "sha256": digest.hexdigest()}
 
     def close(self) -> None:
-        """Unloads the planner."""
+        """Hands the planner back."""
         self._maker.close()
 
 

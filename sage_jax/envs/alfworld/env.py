@@ -49,7 +49,7 @@ class AlfworldEnv:
     """Plays one game at a time: reward 1.0 for the step that solves the task, which ends the episode, else 0.0."""
 
     def __init__(self, games: GameCache, *, include_help: bool = False) -> None:
-        """Loads a private copy of the planner.
+        """Takes a private copy of the planner.
 
         Args:
           games: cache of loaded games, shared by the environments of a process.
@@ -107,7 +107,7 @@ class AlfworldEnv:
         return StepResult(self._episode.feedback, self._admissible(), float(won), won, won, info)
 
     def close(self) -> None:
-        """Unloads the planner."""
+        """Hands the planner back."""
         self._playing = False
         self._planner.close()
 

@@ -23,7 +23,7 @@ class Episode:
 
     def __init__(self, planner: PlannerLibrary) -> None:
         """Wraps a planner library; `start` begins an episode on it."""
-        self._planner = planner.library
+        self._planner = planner
         self._state: FactState | None = None
         self._operators: dict[str, fast_downward.Operator] = {}
         self.game: Game | None = None
@@ -34,7 +34,7 @@ class Episode:
     def start(self, game: Game) -> None:
         """Begins a game."""
         self.game = game
-        self._state = game.start(self._planner)
+        self._state = game.start(self._planner.library)
         self.feedback = game.grammar.derive("#intro#", self._state, {}, {})
         self._refresh()
 
@@ -46,7 +46,7 @@ class Episode:
             return False
         action = self.game.action(operator)
         effects = (fast_downward.Atom * operator.nb_effect_atoms)()
-        self._planner.apply_operator(operator.id, effects)
+        self._planner.library.apply_operator(operator.id, effects)
         for fact, negation, _ in map(self.game.atom, effects):
             self._state.remove_fact(negation)
             self._state.add_fact(fact)
@@ -60,10 +60,11 @@ class Episode:
 
     def _refresh(self) -> None:
         """Asks the planner what is possible now."""
-        operators = (fast_downward.Operator * self._planner.get_applicable_operators_count())()
-        self._planner.get_applicable_operators(operators)
+        library = self._planner.library
+        operators = (fast_downward.Operator * library.get_applicable_operators_count())()
+        library.get_applicable_operators(operators)
         self._operators = {}
         for operator in operators:  # the first operator of a command is the one that counts, as in the stock engine
             self._operators.setdefault(self.game.command(operator, self._state), operator)
         self.commands = tuple(sorted(self._operators))
-        self.won = bool(self._planner.check_goal())
+        self.won = bool(library.check_goal())

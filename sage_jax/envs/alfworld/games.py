@@ -135,7 +135,7 @@ class GameMaker:
         )
 
     def close(self) -> None:
-        """Unloads the planner."""
+        """Hands the planner back."""
         self._planner.close()
 
     def _attempt(self, rng: random.Random, split: str, family: str, trial: str) -> MadeGame | None:

@@ -1,15 +1,19 @@
 """Private copies of fast-downward's shared library, each the state of one live episode.
 
-The library keeps its state in globals, so every live episode needs a copy of its own. The stock loader copies the whole
-file, of which 32 of 34 MB are debug sections, and the stock environment never unloads it.
+The library keeps its state in globals, so every live episode needs a copy of its own. The stock environment loads a new
+one (34 MB, of which 33 are debug sections) each time and never frees it. Unloading is no way out either: all copies
+share one registry object (its symbol is STB_GNU_UNIQUE), which keeps pointers into copies that are gone, and the next
+load crashes. So copies are never unloaded, but lent and handed back: a process has as many as it ever had live episodes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import pathlib
 import struct
+from typing import ClassVar
 
 import fast_downward
 from fast_downward import interface
@@ -18,22 +22,28 @@ _PT_LOAD = 1
 
 
 class PlannerLibrary:
-    """One loaded copy. `library` has the functions that `fast_downward.load_lib` documents."""
+    """A copy on loan. `library` has the functions that `fast_downward.load_lib` documents; None after `close`."""
+
+    _free: ClassVar[list[ctypes.CDLL]] = []
 
     def __init__(self) -> None:
-        """Loads a copy."""
-        original = interface.DOWNWARD_LIB_PATH
-        interface.DOWNWARD_LIB_PATH = _trimmed_library(original)
-        try:
-            self.library = fast_downward.load_lib()
-        finally:
-            interface.DOWNWARD_LIB_PATH = original
+        """Takes a free copy, or loads one more."""
+        self.library: ctypes.CDLL | None = self._free.pop() if self._free else _load_copy()
 
     def close(self) -> None:
-        """Unloads the copy. Closing twice is fine."""
+        """Hands the copy back. Closing twice is fine."""
         if self.library is not None:
-            fast_downward.close_lib(self.library)
+            self._free.append(self.library)
             self.library = None
+
+
+def _load_copy() -> ctypes.CDLL:
+    original = interface.DOWNWARD_LIB_PATH
+    interface.DOWNWARD_LIB_PATH = _trimmed_library(original)
+    try:
+        return fast_downward.load_lib()
+    finally:
+        interface.DOWNWARD_LIB_PATH = original
 
 
 @functools.cache

@@ -17,10 +17,24 @@ import sys
 import zlib
 
 import fast_downward
+from fast_downward.translate.pddl_parser import lisp_parser
 
 from sage_jax.errors import DataError
 
 FORMAT = 1  # raise when the fields of Translation change: older files are then not found and made again
+
+# The translator has one error of its own and otherwise fails with whatever a wrong problem makes its code do.
+_TRANSLATOR_ERRORS = (
+    lisp_parser.ParseError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    StopIteration,
+    SystemExit,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +74,7 @@ def translate(domain: str, problem: str) -> Translation:
     gc.disable()  # the translator makes hundreds of thousands of small objects and no cycles: a quarter of its time
     try:
         task, sas = fast_downward.pddl2sas(domain, problem)
-    except (KeyError, ValueError, IndexError, AssertionError, SystemExit) as error:
+    except _TRANSLATOR_ERRORS as error:
         raise DataError(f"the PDDL problem cannot be grounded: {type(error).__name__}: {error}") from error
     finally:
         sys.argv = argv  # the translator overwrites it
