@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from sage_jax.errors import ConfigError
 
-IMPLEMENTATIONS = ("xla", "chunked", "cudnn")
-QUERY_CHUNK = 512
+IMPLEMENTATIONS = ("xla", "recompute", "cudnn")
+_MIN_BLOCK, _MAX_BLOCKS = 128, 16
 
 
 def segment_mask(segment_ids: Int[Array, "n t"]) -> Bool[Array, "n t t"]:
@@ -30,7 +32,7 @@ def attention(
     mask: Bool[Array, "n t s"],
     *,
     implementation: str = "xla",
-    block: int = 128,
+    block: int | None = None,
 ) -> Float[Array, "n t h k"]:
     """Causal softmax attention, softmax(q k' / sqrt(K)) v, where head h reads key head h // (H / G).
 
@@ -39,11 +41,11 @@ def attention(
       k: rotated keys [N, S, G, K]; G divides H.
       v: values [N, S, G, K].
       mask: [N, T, S], True where the query may see the key; causal, and every query must see a key.
-      implementation: "xla" anywhere; "chunked" anywhere, for long rows of training (T = S and a causal mask): the
-        queries in pieces of `QUERY_CHUNK`, each against the keys up to its end, scores recomputed in the backward
-        pass; "cudnn" on NVIDIA GPUs, needs bfloat16 or float16.
-      block: queries that "xla" scores at one time, against the keys up to the block's end only. Skipping the masked
-        half and staying in cache makes it three times faster than one T x T product on a CPU (T = 512, K = 32).
+      implementation: "xla" anywhere; "recompute" the same, but the backward pass makes each block's scores again
+        instead of keeping them; "cudnn" on NVIDIA GPUs, needs bfloat16 or float16.
+      block: queries scored at one time, against the keys up to the block's end only. Skipping the masked half and
+        staying in cache makes it three times faster than one T x T product on a CPU (T = 512, K = 32). None takes
+        `block_length(T)`. With T != S there is one block.
 
     Returns:
       [N, T, H, K] in the dtype of `q`.
@@ -55,12 +57,18 @@ def attention(
         raise ConfigError(f"attention={implementation!r}: must be one of {', '.join(IMPLEMENTATIONS)}")
     if implementation == "cudnn":
         return jax.nn.dot_product_attention(q, k, v, mask=mask[:, None], implementation="cudnn")
-    if implementation == "chunked":
-        return _chunked(q, k, v, mask)
-    return _blocked(q, k, v, mask, block)
+    attend = jax.checkpoint(_attend_block) if implementation == "recompute" else _attend_block
+    return _blocked(q, k, v, mask, block or block_length(q.shape[1]), attend)
 
 
-def _blocked(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, block: int) -> jax.Array:
+def block_length(length: int) -> int:
+    """Returns how many queries are scored at a time: 128, or more where that would make over 16 blocks to compile."""
+    return max(_MIN_BLOCK, -(-length // _MAX_BLOCKS))
+
+
+def _blocked(
+    q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, block: int, attend: Callable[..., jax.Array]
+) -> jax.Array:
     """Attention with the queries in blocks, each against the keys up to its end."""
     rows, length, heads, width = q.shape
     groups = k.shape[2]
@@ -73,7 +81,7 @@ def _blocked(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, block: i
         queries = q[:, :, :, start : start + block]
         seen = start + queries.shape[3] if k.shape[2] == length else k.shape[2]
         part = mask[:, None, start : start + queries.shape[3], :seen]
-        out.append(_attend_block(queries, k[:, :, :seen], v[:, :, :seen], part))
+        out.append(attend(queries, k[:, :, :seen], v[:, :, :seen], part))
     joined = jnp.concatenate(out, axis=3)
     return joined.transpose(0, 3, 1, 2, 4).reshape(rows, length, heads, width)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import jax
 
 from sage_jax.errors import ConfigError
-from sage_jax.models.attention import IMPLEMENTATIONS, QUERY_CHUNK
+from sage_jax.models.attention import IMPLEMENTATIONS, block_length
 from sage_jax.models.config import ModelConfig
 from sage_jax.models.sharding import partition_spec
 from sage_jax.models.transformer import abstract_params, logical_axes
@@ -79,7 +79,7 @@ def estimate(
       param_dtype: dtype of parameters and gradients.
       moment_dtype: dtype of the optimizer's moments.
       reference: whether a frozen reference model is held too, in the compute dtype.
-      attention: "xla", "chunked" or "cudnn", as in `attention`; only the first holds all scores.
+      attention: "xla", "recompute" or "cudnn", as in `attention`; only the first keeps scores.
       head_chunk: tokens a device puts through the vocabulary head at once.
 
     Raises:
@@ -122,16 +122,16 @@ def _activations(config: ModelConfig, rows: int, length: int, tensor: int, remat
     """Bytes kept by all layers for the backward pass, plus what one layer needs while it runs."""
     compute, tokens = _BYTES[config.dtype], rows * length
     dots, rest = _dots_per_token(config, tensor), _rest_per_token(config, tensor)
-    queries = {"xla": length, "chunked": min(QUERY_CHUNK, length), "cudnn": 0}[attention]  # scored at a time
-    scores = rows * math.ceil(config.num_heads / tensor) * queries * length
-    kept_scores = scores if attention == "xla" else 0
+    square = rows * math.ceil(config.num_heads / tensor) * length * length
+    kept = square // 2 if attention == "xla" else 0  # a block sees no keys after its end
+    at_once = {"xla": kept, "recompute": square * block_length(length) // length, "cudnn": 0}[attention]
     layer = tokens * config.hidden_size * compute
     if remat != "full":
         layer += tokens * dots * compute
     if remat == "none":
         # Softmax weights, and the mask that hides the future as one byte a score.
-        layer += tokens * rest * compute + kept_scores * (compute + 1)
-    return config.num_layers * layer + tokens * (dots + rest) * compute + 3 * 4 * scores
+        layer += tokens * rest * compute + kept * (compute + 1)
+    return config.num_layers * layer + tokens * (dots + rest) * compute + 3 * 4 * at_once
 
 
 def _dots_per_token(config: ModelConfig, tensor: int) -> int:
