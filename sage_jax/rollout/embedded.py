@@ -69,6 +69,10 @@ class _Run:
         """Prompt tokens still to prefill: all but the last one, which `decode` takes."""
         return len(self.request.ids) - 1 - self.filled
 
+    def allowed(self) -> tuple[int, ...] | None:
+        """Ids that may come next: None means any, none means that a choice is complete."""
+        return None if self.trie is None else self.trie.allowed(self.ids)
+
     def extend(self, version: int, ids: Sequence[int], logprobs: Sequence[float], sampled: Sequence[float]) -> None:
         start, end = len(self.ids), len(self.ids) + len(ids)
         self.ids.extend(ids)
@@ -282,7 +286,7 @@ class EmbeddedEngine:
 
     def _admit(self, run: _Run) -> None:
         session = run.request.session
-        others = [*self._waiting, *(slot.run for slot in self._slots.running())]
+        others = [*self._waiting, *(slot.turn for slot in self._slots.running())]
         if any(other.request.session == session for other in others if not other.future.cancelled()):
             _refuse(run.future, EngineError(f"session {session!r} already has a turn in progress"))
             return
@@ -298,11 +302,11 @@ class EmbeddedEngine:
         self._remove_cancelled()
         self._waiting = [run for run in self._waiting if not self._seat(run)]
         running = self._slots.running()
-        if any(slot.run.to_fill for slot in running):
+        if any(slot.turn.to_fill for slot in running):
             self._prefill(self._next_pieces(running))
             return
-        free = [slot for slot in running if slot.run.trie is None]
-        among = [slot for slot in running if slot.run.trie is not None]
+        free = [slot for slot in running if slot.turn.trie is None]
+        among = [slot for slot in running if slot.turn.trie is not None]
         if free:
             self._decode(free, self._programs.decode)
         if among:
@@ -315,7 +319,7 @@ class EmbeddedEngine:
     def _remove_cancelled(self) -> None:
         self._waiting = [run for run in self._waiting if not run.future.cancelled()]
         for slot in self._slots.running():
-            if slot.run.future.cancelled():
+            if slot.turn.future.cancelled():
                 self._leave(slot)
 
     def _seat(self, run: _Run) -> bool:
@@ -328,14 +332,14 @@ class EmbeddedEngine:
 
     def _leave(self, slot: Slot[_Run]) -> None:
         """Frees the slot for the session's next turn; only prefilled tokens are kept (see programs.py)."""
-        run = slot.run
+        run = slot.turn
         self._slots.stop(slot, () if run.stale else run.request.ids[: run.filled])
 
     def _next_pieces(self, running: list[Slot[_Run]]) -> list[tuple[Slot[_Run], int, int]]:
         """Returns (slot, start, count) of the pieces that fit into one dispatch, oldest turn first."""
-        pieces = []
+        pieces: list[tuple[Slot[_Run], int, int]] = []
         for slot in running:
-            start, end = slot.run.filled, slot.run.filled + slot.run.to_fill
+            start, end = slot.turn.filled, slot.turn.filled + slot.turn.to_fill
             while start < end and len(pieces) < self.config.prefill_rows:
                 count = min(self.config.prefill_chunk, end - start)
                 pieces.append((slot, start, count))
@@ -346,15 +350,15 @@ class EmbeddedEngine:
         began = time.perf_counter()
         count = self.config.prefill_rows
         rows = PrefillRows(
-            ids=np.zeros((count, self.config.prefill_chunk), np.int32),
-            slots=np.zeros(count, np.int32),
-            starts=np.full(count, self.config.spare, np.int32),
-            counts=np.zeros(count, np.int32),
+            ids=_host((count, self.config.prefill_chunk)),
+            slots=_host(count),
+            starts=_host(count, fill=self.config.spare),
+            counts=_host(count),
         )
         for row, (slot, start, length) in enumerate(pieces):
-            rows.ids[row, :length] = slot.run.request.ids[start : start + length]
+            rows.ids[row, :length] = slot.turn.request.ids[start : start + length]
             rows.slots[row], rows.starts[row], rows.counts[row] = slot.index, start, length
-            slot.run.filled = start + length
+            slot.turn.filled = start + length
         self._cache = jax.block_until_ready(self._programs.prefill(self._params, self._cache, rows))
         self._counters["prefilled_tokens"] += int(rows.counts.sum())
         self._counters["prefill_dispatches"] += 1
@@ -370,21 +374,21 @@ class EmbeddedEngine:
         for slot in slots:
             row = slot.index
             columns = (array[: out.counts[row], row] for array in (out.ids, out.logprobs, out.sampled_logprobs))
-            slot.run.extend(self._version, *(column.tolist() for column in columns))
+            slot.turn.extend(self._version, *(column.tolist() for column in columns))
             self._finish_if_over(slot, bool(out.stopped[row]))
 
     def _decode_rows(self, slots: list[Slot[_Run]]) -> DecodeRows:
         count = self.config.rows
         sampling = SamplingRows(
-            seeds=np.zeros((count, 2), np.uint32),
-            temperature=np.ones(count, np.float32),
-            top_p=np.ones(count, np.float32),
-            top_k=np.zeros(count, np.int32),
+            seeds=_host((count, 2), np.uint32),
+            temperature=_host(count, np.float32, 1),
+            top_p=_host(count, np.float32, 1),
+            top_k=_host(count),
         )
-        ids, lengths, budgets = (np.zeros(count, np.int32) for _ in range(3))
-        rows = DecodeRows(ids, lengths, budgets, np.full((count, self.config.max_stop_ids), -1, np.int32), sampling)
+        ids, lengths, budgets = _host(count), _host(count), _host(count)
+        rows = DecodeRows(ids, lengths, budgets, _host((count, self.config.max_stop_ids), fill=-1), sampling)
         for slot in slots:
-            row, run, wanted = slot.index, slot.run, slot.run.request.sampling
+            row, run, wanted = slot.index, slot.turn, slot.turn.request.sampling
             ids[row] = run.ids[-1] if run.ids else run.request.ids[-1]
             lengths[row] = len(run.request.ids) + len(run.ids) - 1
             budgets[row] = run.budget - len(run.ids)
@@ -397,11 +401,11 @@ class EmbeddedEngine:
     def _choice_mask(self, slots: list[Slot[_Run]]) -> np.ndarray:
         mask = np.ones((self.config.rows, self.model.vocab_size), bool)
         for slot in slots:
-            fill_mask(mask[slot.index], slot.run.trie.allowed(slot.run.ids))
+            fill_mask(mask[slot.index], slot.turn.allowed() or ())
         return mask
 
     def _finish_if_over(self, slot: Slot[_Run], stopped: bool) -> None:
-        run = slot.run
+        run = slot.turn
         if not np.isfinite(run.logprobs).all():
             self._leave(slot)
             # Masked keys still enter products, times 0: a NaN left here would reach the slot's next session.
@@ -412,7 +416,7 @@ class EmbeddedEngine:
                 EngineError(f"request {run.request.request_id!r}: log-probs are not finite at version {self._version}"),
             )
             return
-        complete = run.trie is not None and not run.trie.allowed(run.ids)
+        complete = run.allowed() == ()
         if stopped or complete or len(run.ids) >= run.budget:
             self._leave(slot)
             _answer(run.future, run.result(STOP if stopped or complete else LENGTH, self._version))
@@ -420,7 +424,7 @@ class EmbeddedEngine:
     def _replace_weights(self, params: Params, version: int, running: str) -> None:
         if version == self._version:
             raise EngineError(f"weight version {version} is already in use; give every update its own")
-        unfinished = [slot.run for slot in self._slots.running()]
+        unfinished = [slot.turn for slot in self._slots.running()]
         if running == "refuse" and (unfinished or self._waiting):
             raise EngineError(
                 f"cannot update to version {version}: {len(unfinished)} turns run and {len(self._waiting)} wait; "
@@ -439,6 +443,11 @@ class EmbeddedEngine:
         self._cache = self._programs.clear(None, self._cache, np.int32(0))
         self._slots.forget()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
+
+
+def _host(shape: int | tuple[int, ...], dtype: Any = np.int32, fill: int = 0) -> Any:
+    """Makes a NumPy array to be filled in and handed to a program, where it is a jax array."""
+    return np.full(shape, fill, dtype)
 
 
 def _check_same_shapes(old: Params, new: Params) -> None:

@@ -68,10 +68,9 @@ class SamplingParams:
         )
         if self.choices is not None:
             object.__setattr__(self, "choices", tuple(tuple(choice) for choice in self.choices))
-            self._check_choices()
+            self._check_choices(self.choices)
 
-    def _check_choices(self) -> None:
-        choices = self.choices
+    def _check_choices(self, choices: tuple[tuple[int, ...], ...]) -> None:
         _require(
             bool(choices) and all(choices), "choices", choices, "None or one or more sequences of at least 1 token"
         )

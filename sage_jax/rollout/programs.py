@@ -200,10 +200,10 @@ def prefill(model: ModelConfig, config: EngineConfig, params: Params, cache: Cac
         folded = _fold_heads(q, k.shape[2])
         shares = folded.shape[2] // config.prefill_chunk
 
-        def read(block):
+        def read(block: jax.Array) -> Pair:
             start = block * config.block
             pairs = [_read((keys, values), slot, 1, start, config.block) for slot in rows.slots]
-            return (jnp.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+            return jnp.concatenate([pair[0] for pair in pairs]), jnp.concatenate([pair[1] for pair in pairs])
 
         def step(block, sums):
             seen = block * config.block + jnp.arange(config.block)
@@ -356,10 +356,10 @@ def clear(model: ModelConfig, config: EngineConfig, params: None, cache: Cache, 
 class Programs(NamedTuple):
     """Compiled programs; `decode_among` takes the extra mask and gives one token a dispatch."""
 
-    prefill: Callable[..., Cache]
-    decode: Callable[..., tuple[Cache, Decoded]]
-    decode_among: Callable[..., tuple[Cache, Decoded]]
-    clear: Callable[..., Cache]
+    prefill: Any  # jitted functions
+    decode: Any
+    decode_among: Any
+    clear: Any
 
     def compilations(self) -> int:
         """Returns how many executables they hold."""

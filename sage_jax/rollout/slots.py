@@ -28,6 +28,13 @@ class Slot(Generic[Run]):
     run: Run | None = None
     used: int = 0
 
+    @property
+    def turn(self) -> Run:
+        """The turn in progress. Raises ValueError when there is none."""
+        if self.run is None:
+            raise ValueError(f"slot {self.index} has no turn in progress")
+        return self.run
+
 
 class SlotTable(Generic[Run]):
     """A fixed number of slots; idle sessions leave in least-recently-used order when a newcomer needs room."""

@@ -426,11 +426,6 @@ def test_empty_ids_are_refused(engine):
         run(engine, GenerateRequest("r", "s", (), turn(1).sampling))
 
 
-def test_a_context_longer_than_the_models_is_refused(params):
-    with pytest.raises(ConfigError, match="max_length=600.*max_position=512"):
-        EmbeddedEngine(MODEL, params, EngineConfig(max_length=600))
-
-
 def test_logits_that_are_not_finite_fail_the_turn_and_leave_no_trace(new_engine, params):
     engine = new_engine()
     (good,) = run(engine, turn(1))

@@ -43,6 +43,11 @@ def test_cache_has_whole_blocks_and_room_behind_the_longest_context(max_length):
     assert values.shape == (8, 2, config.cache_length, 32)
 
 
+def test_a_context_longer_than_the_models_is_refused():
+    with pytest.raises(ConfigError, match="max_length=2049.*max_position=2048"):
+        EmbeddedEngine(MODEL, {}, EngineConfig(max_length=2049))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_turns_are_bitwise_the_same_alone_and_in_a_crowd_at_the_local_scale(dtype):

@@ -72,7 +72,7 @@ def test_allowed_restricts_the_draw_and_only_the_sampled_logprobs():
 
 
 def test_greedy_takes_the_first_largest_and_reports_the_plain_softmax():
-    logits = np.array([0.0, 3.0, 1.0, 3.0], np.float32)
+    logits = np.array([0.0, 3.0, 1.0, 3.0, 2.0, 0.0, 0.0, 0.0], np.float32)
     ids, logprobs, sampled = draw(logits, temperature=0.0, top_k=2)
     assert set(ids.tolist()) == {1}
     np.testing.assert_allclose(logprobs, np.log(softmax(logits))[1], atol=1e-6)

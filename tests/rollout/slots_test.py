@@ -1,3 +1,5 @@
+import pytest
+
 from sage_jax.rollout.slots import SlotTable, common_prefix
 
 
@@ -46,6 +48,15 @@ def test_drop_frees_idle_sessions_only():
     assert (slot.session, slot.kept, table.kept_sessions()) == (None, (), 0)
 
 
+def test_a_slot_tells_its_turn_or_that_it_has_none():
+    table = SlotTable(1)
+    slot = table.start("a", "turn")
+    assert slot.turn == "turn"
+    table.stop(slot, ())
+    with pytest.raises(ValueError, match="slot 0"):
+        _ = slot.turn
+
+
 def test_forget_empties_slots_and_keeps_turns():
     table = SlotTable(2)
     table.stop(table.start("a", "turn"), (1, 2))
@@ -61,7 +72,7 @@ def test_running_lists_the_longest_untouched_first():
         table.start(name, name)
     table.stop(table.running()[0], ())
     table.start("a", "a again")
-    assert [slot.run for slot in table.running()] == ["b", "a again"]
+    assert [slot.turn for slot in table.running()] == ["b", "a again"]
 
 
 def test_common_prefix():
