@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import queue
 import threading
@@ -82,7 +83,7 @@ class _Lane:
         return future
 
     def stop(self) -> None:
-        """Fails what is queued, ends the process and the thread."""
+        """Finishes what is queued, then ends the process and the thread."""
         self._calls.put(None)
         self._thread.join()
 
@@ -170,11 +171,12 @@ class EnvPool:
         lane.load += 1
         self._numbers += 1
         number = self._numbers
+        future = lane.submit(None, "reset", number, task, seed, expert)
         try:
-            life, observation = await self._await(lane.submit(None, "reset", number, task, seed, expert))
+            life, observation = await asyncio.wrap_future(future)
         except BaseException:
             lane.load -= 1
-            lane.submit(lane.life, "release", number)  # a cancelled caller may leave an episode that did start
+            future.add_done_callback(functools.partial(_release_late, lane, number))
             raise
         self._episodes[env_id] = _Episode(lane, life, number)
         return observation
@@ -186,10 +188,12 @@ class EnvPool:
           EnvError: the id has no episode, the environment failed, its worker died, or the call took too long.
         """
         episode = self._episodes.get(env_id)
+        if self._closed:
+            raise EnvError("the environment pool is closed")
         if episode is None:
             raise EnvError(f"step: environment {env_id!r} has no running episode; call reset first")
         try:
-            _, result = await self._await(episode.lane.submit(episode.life, "step", episode.number, action))
+            _, result = await asyncio.wrap_future(episode.lane.submit(episode.life, "step", episode.number, action))
         except EnvError:
             self._forget(env_id)
             raise
@@ -216,9 +220,6 @@ class EnvPool:
         idlest = min(self._lanes, key=lambda lane: lane.load)
         return preferred if preferred.load < idlest.load + _SPREAD else idlest
 
-    async def _await(self, future: concurrent.futures.Future) -> tuple[int, Any]:
-        return await asyncio.wrap_future(future)
-
     def close(self) -> None:
         """Ends every worker. Calls in progress finish first; calling it twice is fine."""
         if not self._closed:
@@ -231,3 +232,10 @@ class EnvPool:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _release_late(lane: _Lane, number: int, reset: concurrent.futures.Future) -> None:
+    """Ends an episode whose reset did succeed after its caller had been cancelled."""
+    if not reset.cancelled() and reset.exception() is None:
+        life, _ = reset.result()
+        lane.submit(life, "release", number)

@@ -3,7 +3,7 @@
 The library keeps its state in globals, so every live episode needs a copy of its own. The stock environment loads a new
 one (34 MB, of which 33 are debug sections) each time and never frees it. Unloading is no way out either: all copies
 share one registry object (its symbol is STB_GNU_UNIQUE), which keeps pointers into copies that are gone, and the next
-load crashes. So copies are never unloaded, but lent and handed back: a process has as many as it ever had live episodes.
+load crashes. So copies are never unloaded but lent: a process has as many as it ever had live episodes.
 """
 
 from __future__ import annotations

@@ -17,15 +17,13 @@ import sys
 import zlib
 
 import fast_downward
-from fast_downward.translate.pddl_parser import lisp_parser
 
 from sage_jax.errors import DataError
 
 FORMAT = 1  # raise when the fields of Translation change: older files are then not found and made again
 
-# The translator has one error of its own and otherwise fails with whatever a wrong problem makes its code do.
+# Besides its one error of its own, the translator fails with whatever a wrong problem makes its code do.
 _TRANSLATOR_ERRORS = (
-    lisp_parser.ParseError,
     AssertionError,
     AttributeError,
     LookupError,
@@ -74,7 +72,7 @@ def translate(domain: str, problem: str) -> Translation:
     gc.disable()  # the translator makes hundreds of thousands of small objects and no cycles: a quarter of its time
     try:
         task, sas = fast_downward.pddl2sas(domain, problem)
-    except _TRANSLATOR_ERRORS as error:
+    except (_parse_error(), *_TRANSLATOR_ERRORS) as error:
         raise DataError(f"the PDDL problem cannot be grounded: {type(error).__name__}: {error}") from error
     finally:
         sys.argv = argv  # the translator overwrites it
@@ -90,6 +88,13 @@ def translate(domain: str, problem: str) -> Translation:
         facts=tuple(fact for fact in facts if fact),
         fluents=tuple(sorted(changed)),
     )
+
+
+def _parse_error() -> type[Exception]:
+    """Returns the translator's own error, whose package may be imported only where pddl2sas has set sys.argv."""
+    from fast_downward.translate.pddl_parser import lisp_parser
+
+    return lisp_parser.ParseError
 
 
 def _initial_fact(item) -> tuple[str, ...] | None:
