@@ -99,7 +99,7 @@ def estimate(
     return MemoryEstimate(
         parameters=count_parameters(config),
         weights=held * _BYTES[param_dtype],
-        reference=held * compute * reference,
+        reference=held * _BYTES[config.dtype] * reference,
         gradients=held * _BYTES[param_dtype],
         optimizer=2 * held * _BYTES[moment_dtype],
         activations=activations,

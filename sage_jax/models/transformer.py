@@ -309,7 +309,9 @@ def _split_layers(layers: Params) -> tuple[Params, ...]:
 
 def _embed(config: ModelConfig, params: Params, ids: jax.Array, compute_dtype: Any) -> jax.Array:
     dtype = jnp.dtype(compute_dtype or config.dtype)
-    return constrain(params["embed"][ids].astype(dtype), "rows", "length", "act_embed")
+    # Whole along D: looked up in a table cut along D, rows would have to change hands token by token.
+    table = constrain(params["embed"], "vocab", "act_embed")
+    return constrain(table[ids].astype(dtype), "rows", "length", "act_embed")
 
 
 def _final_norm(config: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
