@@ -10,7 +10,7 @@ import pytest
 from sage_jax.errors import ConfigError
 from sage_jax.models.config import ModelConfig
 from sage_jax.models.initialisation import add_previous_token_heads
-from sage_jax.models.transformer import forward_cached, init_params
+from sage_jax.models.transformer import abstract_params, forward_cached
 
 CONFIG = ModelConfig(
     vocab_size=50,
@@ -22,6 +22,13 @@ CONFIG = ModelConfig(
     head_dim=32,
     qkv_bias=True,
 )
+
+
+def _params(config):
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * 0.02, jnp.float32), abstract_params(config)
+    )
 
 
 def _attention_weights(params, config, length, queries):
@@ -45,7 +52,7 @@ def _attention_weights(params, config, length, queries):
 @pytest.mark.parametrize(("head_dim", "theta"), [(32, 10_000.0), (64, 1_000_000.0)])
 def test_wanted_token_gets_nine_tenths_of_the_weight_at_length_2048(head_dim, theta):
     config = dataclasses.replace(CONFIG, head_dim=head_dim, rope_theta=theta)
-    params = init_params(config, jax.random.key(0))
+    params = _params(config)
     changed = add_previous_token_heads(params, config, layers=[1], kv_head=1, offsets=(1, 2))
     queries = np.array([5, 100, 1023, 2047])
     weights = _attention_weights(changed, config, 2048, queries)
@@ -59,9 +66,7 @@ def test_wanted_token_gets_nine_tenths_of_the_weight_at_length_2048(head_dim, th
 
 def test_several_layers_at_once_and_offsets_repeat_over_the_group():
     config = dataclasses.replace(CONFIG, num_kv_heads=1)
-    changed = add_previous_token_heads(
-        init_params(config, jax.random.key(0)), config, layers=(0, 1), offsets=(1, 3), length=256
-    )
+    changed = add_previous_token_heads(_params(config), config, layers=(0, 1), offsets=(1, 3), length=256)
     weights = _attention_weights(changed, config, 256, np.array([200]))
     for layer in range(2):
         for head, offset in enumerate((1, 3, 1, 3)):
@@ -69,7 +74,7 @@ def test_several_layers_at_once_and_offsets_repeat_over_the_group():
 
 
 def test_input_parameters_and_values_are_left_alone():
-    params = init_params(CONFIG, jax.random.key(0))
+    params = _params(CONFIG)
     before = jax.tree.map(np.array, params)
     changed = add_previous_token_heads(params, CONFIG, length=128)
     jax.tree.map(np.testing.assert_array_equal, params, before)
