@@ -7,6 +7,7 @@ step-wise prompts of agents/prompts.py instead.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ def opening_message(observation: str, skills: Sequence[tuple[str, str]]) -> str:
     return "\n".join([*lines, observation])
 
 
-def review_message(*, family: str, success: bool, steps: int, titles: Sequence[str], found: Sequence[str] = ()) -> str:
+def review_message(*, family: str, success: bool, steps: int, titles: Sequence[str]) -> str:
     """The user message that opens the review turn after an episode."""
     outcome = "success" if success else "failure"
     shown = " , ".join(titles) or "none"
@@ -27,6 +28,16 @@ def review_message(*, family: str, success: bool, steps: int, titles: Sequence[s
         f"review . family {family} . {outcome} in {steps} steps . skills {shown} . "
         "call propose_skill , update_skill or keep_skill ."
     )
+
+
+def act_text(thought: str, action: str) -> str:
+    """How an act turn is written."""
+    return f"<think> {thought} </think> <action> {action} </action>"
+
+
+def review_text(thought: str, call: dict) -> str:
+    """How a review turn is written."""
+    return f"<think> {thought} </think> <tool_call> {json.dumps(call)} </tool_call>"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,26 +5,15 @@ A conversation is a list of `data.sft.Message`: only trained texts, always the a
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 
-from sage_jax.agents.chat import opening_message, review_message
+from sage_jax.agents.chat import act_text, opening_message, review_message, review_text
 from sage_jax.agents.expert import HouseholdExpert, expert_review, hint_skill
 from sage_jax.data import household
 from sage_jax.data.sft import Message
 
 _THINGS = (*household.OBJECTS, *household.RECEPTACLES)
-
-
-def act_text(thought: str, action: str) -> str:
-    """How an act turn is written."""
-    return f"<think> {thought} </think> <action> {action} </action>"
-
-
-def review_text(thought: str, call: dict) -> str:
-    """How a review turn is written."""
-    return f"<think> {thought} </think> <tool_call> {json.dumps(call)} </tool_call>"
 
 
 def household_trace(

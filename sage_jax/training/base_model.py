@@ -47,7 +47,7 @@ class BaseModelSettings:
       save_every: updates between checkpoints.
     """
 
-    updates: int = 3000
+    updates: int = 1600
     tokens: int = 4096
     short_rows: int = 512
     long_rows: int = 1024
@@ -129,7 +129,7 @@ def _batch(settings: BaseModelSettings, tokenizer, step: int) -> MicroBatches:
     stream = conversations(random.Random(derive_seed(settings.seed, "base_corpus", step)), lambda: progress)
     sequences: list[Sequence] = []
     room, misses = [row_length] * rows, 0
-    while misses < 6:
+    while misses < 6 or not sequences:
         sequence = conversation_sequence(next(stream), encode, template, len(sequences))
         row = next((i for i, left in enumerate(room) if left >= len(sequence.ids)), None)
         if row is None:

@@ -1,0 +1,145 @@
+"""Plain GRPO (arXiv 2402.03300): n rollouts of each task, one group each, rewards normalised inside the group.
+
+    plan_groups -> Player.play_all -> assign_advantages -> update
+
+SkillMaster (skillmaster.py) is this plus review turns, probes and a bank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sage_jax.agents.episode import EpisodePlan, Player
+from sage_jax.losses import stream_advantages
+from sage_jax.seeding import derive_seed
+from sage_jax.skills import SkillBank
+from sage_jax.training.settings import RunSettings
+from sage_jax.types import RewardResult, Task, Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What a method makes of one round.
+
+    Attributes:
+      trajectories: with rewards and advantages; a turn without an advantage takes no part in the update.
+      bank: for the next round.
+      metrics: named as in metrics/names.py.
+    """
+
+    trajectories: tuple[Trajectory, ...]
+    bank: SkillBank
+    metrics: Mapping[str, float]
+
+
+async def play_round(
+    player: Player,
+    settings: RunSettings,
+    tasks: Sequence[Task],
+    train_tasks: Sequence[Task],
+    bank: SkillBank,
+    number: int,
+) -> Round:
+    """Plays one round of GRPO; `train_tasks` and the edits of skills are SkillMaster's and not used here.
+
+    Args:
+      player: plays episodes on the current weights.
+      settings: the run's.
+      tasks: the round's tasks, one group each.
+      train_tasks: all training tasks.
+      bank: shown to the agent, never changed.
+      number: of the round, from 0.
+    """
+    plans = plan_groups(settings, tasks, bank, number, review=False)
+    trajectories = await player.play_all(plans, concurrency=settings.agent.concurrency)
+    trajectories, metrics = assign_advantages(trajectories, settings)
+    return Round(tuple(trajectories), bank, rollout_metrics(trajectories) | metrics)
+
+
+def plan_groups(
+    settings: RunSettings, tasks: Sequence[Task], bank: SkillBank, number: int, *, review: bool
+) -> list[EpisodePlan]:
+    """Returns `group_size` plans for each task; rollouts of a group differ in their seed only."""
+    return [
+        EpisodePlan(
+            task=task,
+            group=f"{number}/{task.id}",
+            seed=derive_seed(settings.seed, "rollout", number, task.id, member),
+            bank=bank,
+            review=review,
+            temperature=settings.agent.temperature,
+        )
+        for task in tasks
+        for member in range(settings.rl.group_size)
+    ]
+
+
+def assign_advantages(
+    trajectories: Sequence[Trajectory], settings: RunSettings
+) -> tuple[list[Trajectory], dict[str, float]]:
+    """Fills every turn's advantage: normalised inside (group, stream), review turns scaled by gamma.
+
+    Turns without a reward, and turns of groups whose rewards are all equal, get None and leave the loss.
+    """
+    turns = [(i, turn) for i, trajectory in enumerate(trajectories) for turn in trajectory.turns]
+    rewards = [turn.reward for _, turn in turns]
+    valid = np.array([reward is not None and reward.value is not None for reward in rewards], bool)
+    advantages, aux = stream_advantages(
+        np.array([reward.value if ok else 0.0 for reward, ok in zip(rewards, valid, strict=True)], np.float64),
+        np.array([trajectories[i].group for i, _ in turns]),
+        np.array([turn.stream for _, turn in turns]),
+        np.array([i for i, _ in turns]),
+        valid,
+        scales={"review": settings.rl.gamma},
+        joint=settings.rl.joint,
+        group_stats=settings.rl.group_stats,
+        kind=settings.rl.advantage,
+    )
+    values = iter(float(a) if signal else None for a, signal in zip(advantages, aux["has_signal"], strict=True))
+    filled = [
+        dataclasses.replace(
+            trajectory, turns=tuple(dataclasses.replace(turn, advantage=next(values)) for turn in trajectory.turns)
+        )
+        for trajectory in trajectories
+    ]
+    metrics = {
+        "groups/total": aux["groups"],
+        "groups/no_spread": aux["groups_without_spread"],
+        "groups/invalid": aux["groups_empty"],
+    }
+    for stream in ("act", "review"):
+        chosen = [a for (_, turn), a, ok in zip(turns, advantages, valid, strict=True) if ok and turn.stream == stream]
+        if chosen:
+            metrics[f"advantage/{stream}_std"] = float(np.std(chosen))
+    return filled, {name: float(value) for name, value in metrics.items()}
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Returns the metrics of a round's rollouts."""
+    rewarded = [t for t in trajectories if t.reward.value is not None]
+    acts = [turn for t in trajectories for turn in t.turns if turn.stream == "act"]
+    statuses = [t.reward.status for t in trajectories]
+    metrics = {
+        "reward/mean": _mean([t.reward.value for t in rewarded]),
+        "reward/std": float(np.std([t.reward.value for t in rewarded])) if rewarded else 0.0,
+        "reward/success": _mean([float(t.info["success"]) for t in rewarded]),
+        "reward/invalid_actions": _mean([float("not_admissible" in turn.info.get("flags", ())) for turn in acts]),
+        "episode/steps": _mean([float(t.info["steps"]) for t in rewarded]),
+        "episode/truncated": _mean([float(status.value == "truncated") for status in statuses]),
+        "tokens/generated": float(sum(t.info["tokens"] for t in trajectories)),
+    }
+    return metrics | {f"status/{status.value}": float(statuses.count(status)) for status in set(statuses)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+def with_review_reward(trajectory: Trajectory, reward: RewardResult, **info: object) -> Trajectory:
+    """Returns the trajectory with the reward of its review turn, which is its last."""
+    *acts, review = trajectory.turns
+    review = dataclasses.replace(review, reward=reward, info={**review.info, **info})
+    return dataclasses.replace(trajectory, turns=(*acts, review))

@@ -1,0 +1,74 @@
+"""Evaluation: every game exactly once, with and without retrieval, whatever the concurrency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sage_jax.agents.episode import EpisodePlan, Player
+from sage_jax.metrics.evaluation import EpisodeOutcome
+from sage_jax.metrics.progress import show_progress
+from sage_jax.seeding import derive_seed
+from sage_jax.skills import SkillBank
+from sage_jax.training.settings import RunSettings
+from sage_jax.types import Task, Trajectory
+
+
+def choose_games(tasks: Sequence[Task], count: int) -> list[Task]:
+    """Returns `count` tasks, as evenly over the families as they allow, in order of id; 0 returns all of them."""
+    if not count or count >= len(tasks):
+        return list(tasks)
+    queues: dict[str, list[Task]] = {}
+    for task in tasks:
+        queues.setdefault(task.family, []).append(task)
+    chosen: list[Task] = []
+    while len(chosen) < count:
+        for queue in queues.values():
+            if queue and len(chosen) < count:
+                chosen.append(queue.pop(0))
+    return sorted(chosen, key=lambda task: task.id)
+
+
+async def evaluate(
+    player: Player, settings: RunSettings, tasks: Mapping[str, Sequence[Task]], bank: SkillBank
+) -> tuple[list[EpisodeOutcome], list[Trajectory]]:
+    """Plays every game once with the bank (if it has skills) and once without it.
+
+    The bank is never changed. Each episode's seed depends on its game alone, so the result does not depend on the
+    order or the number of episodes at one time.
+
+    Args:
+      player: plays on the weights to evaluate.
+      settings: the run's; `eval_temperature` and `eval_seed` decide the sampling.
+      tasks: games of each split.
+      bank: skills to retrieve from.
+    """
+    plans, kinds = [], []
+    for split, games in tasks.items():
+        for retrieval in (True, False) if len(bank) else (False,):
+            for task in choose_games(games, settings.evaluation.eval_episodes):
+                plans.append(
+                    EpisodePlan(
+                        task=task,
+                        group=f"eval/{split}/{'with' if retrieval else 'without'}/{task.id}",
+                        seed=derive_seed(settings.evaluation.eval_seed, "eval", split, task.id),
+                        bank=bank if retrieval else None,
+                        temperature=settings.evaluation.eval_temperature,
+                    )
+                )
+                kinds.append((split, retrieval))
+    with show_progress("evaluation", len(plans)) as progress:
+        played = await player.play_all(
+            plans, concurrency=settings.agent.concurrency, done=lambda trajectory: progress.advance()
+        )
+    outcomes = [
+        EpisodeOutcome(
+            split=split,
+            retrieval=retrieval,
+            family=trajectory.task.family,
+            success=None if trajectory.reward.value is None else bool(trajectory.info["success"]),
+            steps=trajectory.info["steps"],
+            tokens=trajectory.info["tokens"],
+        )
+        for (split, retrieval), trajectory in zip(kinds, played, strict=True)
+    ]
+    return outcomes, played

@@ -1,0 +1,224 @@
+"""Training, top to bottom: cold start, evaluation, rounds of (rollouts, rewards, update, new weights, checkpoint).
+
+A round is a function of (parameters, bank, seed, round number) alone, so a run that was killed anywhere continues
+from its last checkpoint to the same parameters, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sage_jax import config
+from sage_jax.checkpoints import Checkpointer
+from sage_jax.data.packing import MicroBatches, micro_batches, pack, trajectories_to_sequences
+from sage_jax.methods import grpo, skillmaster
+from sage_jax.metrics import MetricsWriter, open_run_folder, write_trajectories
+from sage_jax.metrics.evaluation import EvalRow, metrics_of, read_rows, summarise, write_rows
+from sage_jax.metrics.progress import show_progress
+from sage_jax.report import print_tables, write_report
+from sage_jax.seeding import numpy_rng
+from sage_jax.skills import SkillBank, save_bank
+from sage_jax.training.cold_start import cold_start
+from sage_jax.training.evaluate import evaluate
+from sage_jax.training.session import FULL_ROOMS, Session, open_session
+from sage_jax.training.settings import RunSettings
+from sage_jax.training.state import TrainState
+from sage_jax.training.step import read_metrics
+from sage_jax.types import Task, Trajectory
+
+METHODS: dict[str, Callable] = {"grpo": grpo.play_round, "skillmaster": skillmaster.play_round}
+
+
+def train(settings: RunSettings) -> pathlib.Path:
+    """Runs, or continues, one training run; returns its folder.
+
+    Raises:
+      SageError: anything a user can mend; the message says what.
+    """
+    folder = open_run_folder(settings.run_dir, config.flatten(settings))
+    checkpointer = Checkpointer(folder / "checkpoints", keep=settings.keep, fingerprint=config.fingerprint(settings))
+    with checkpointer, open_session(settings, folder) as session:
+        state, reference, bank, cursor = start(session, checkpointer)
+        with MetricsWriter(folder, cursor=cursor, step=int(state.step)) as writer:
+            done = checkpointer.latest() or 0
+            if done == 0:
+                run_evaluation(session, state.params, bank, "before", writer, 0)
+            with show_progress("rounds", settings.rl.rounds, done=done) as progress:
+                for number in range(done, settings.rl.rounds):
+                    state, bank, shown = play_and_learn(session, state, reference, bank, number, writer)
+                    last = number + 1 == settings.rl.rounds
+                    if last or (number + 1) % settings.save_every == 0:
+                        save(checkpointer, number + 1, state, reference, bank, writer)
+                    progress.advance(1, shown)
+                    every = settings.evaluation.eval_every
+                    if every and not last and (number + 1) % every == 0:
+                        run_evaluation(session, state.params, bank, f"round_{number + 1}", writer, number + 1)
+            run_evaluation(session, state.params, bank, "after", writer, settings.rl.rounds)
+        save_bank(bank, folder / "skills.json")
+    report(folder, settings)
+    return folder
+
+
+def start(session: Session, checkpointer: Checkpointer) -> tuple[TrainState, Any, SkillBank, int]:
+    """Returns state, reference policy, bank and metrics cursor: restored, or after the cold start (saved as step 0)."""
+    settings = session.settings
+    template = TrainState.create(session.params, session.optimizer)
+    if checkpointer.latest() is not None:
+        arrays = {"state": template} | ({"reference": session.params} if settings.rl.kl_coef else {})
+        restored = checkpointer.restore(arrays)
+        document = restored.document
+        bank = SkillBank.restore(document["bank"])
+        return restored.arrays["state"], restored.arrays.get("reference"), bank, document["metrics_cursor"]
+    params, metrics = cold_start(session)
+    state = TrainState.create(params, session.optimizer)
+    reference = jax.tree.map(np.asarray, params) if settings.rl.kl_coef else None
+    bank = session.start_bank()
+    with MetricsWriter(session.folder) as writer:
+        if metrics:
+            writer.write(0, metrics)
+        save(checkpointer, 0, state, reference, bank, writer)
+        return state, reference, bank, writer.cursor()
+
+
+def save(
+    checkpointer: Checkpointer, step: int, state: TrainState, reference: Any, bank: SkillBank, writer: MetricsWriter
+) -> None:
+    """Saves everything the next round needs."""
+    arrays = {"state": state} | ({} if reference is None else {"reference": reference})
+    checkpointer.save(step, arrays, {"round": step, "bank": bank.snapshot(), "metrics_cursor": writer.cursor()})
+
+
+def play_and_learn(
+    session: Session, state: TrainState, reference: Any, bank: SkillBank, number: int, writer: MetricsWriter
+) -> tuple[TrainState, SkillBank, dict[str, float]]:
+    """Plays round `number`, updates, writes its metrics and trajectories; returns what the progress line shows."""
+    settings, clock = session.settings, Clock()
+    hand_over(session, state.params, number)
+    clock.lap("weights")
+    tasks = round_tasks(session.tasks["train"], settings, number)
+    play = METHODS[settings.rl.method]
+    result = session.runner.run(play(session.player, settings, tasks, session.tasks["train"], bank, number))
+    clock.lap("rollout")
+    state, learned = learn(session, state, reference, result.trajectories, number, clock)
+    metrics = {**result.metrics, **learned, **clock.seconds(), "lr": float(session.schedule(number))}
+    writer.write(number + 1, metrics)
+    decode = session.tokenizer.decode
+    write_trajectories(session.folder, number + 1, result.trajectories, decode=decode)
+    (session.folder / "bank.json").write_text(json.dumps(result.bank.snapshot(), indent=1) + "\n")
+    shown = {"success": metrics["reward/success"], "steps": metrics["episode/steps"]}
+    if "utility/mean" in metrics:
+        shown |= {"utility": metrics["utility/mean"], "skills": metrics["bank/size"]}
+    return state, result.bank, shown
+
+
+def hand_over(session: Session, params: Any, version: int) -> None:
+    """Gives the engine the weights of round `version` (kept KV of older weights is dropped)."""
+    session.engine.update_weights(params, version + 1)
+
+
+def round_tasks(tasks: Sequence[Task], settings: RunSettings, number: int) -> list[Task]:
+    """Returns the tasks of a round: passes over all tasks in an order drawn anew for each pass."""
+    count, chosen = settings.rl.tasks_per_round, []
+    for place in range(number * count, (number + 1) * count):
+        epoch, index = divmod(place, len(tasks))
+        order = numpy_rng(settings.seed, "task_order", epoch).permutation(len(tasks))
+        chosen.append(tasks[order[index]])
+    return chosen
+
+
+def learn(
+    session: Session, state: TrainState, reference: Any, trajectories: Sequence[Trajectory], number: int, clock: Clock
+) -> tuple[TrainState, dict[str, float]]:
+    """Packs the turns that have an advantage and updates on them; without any, the state is returned as it is."""
+    settings = session.settings
+    sequences = trajectories_to_sequences(trajectories, streams=session.streams)
+    if not sequences:
+        clock.lap("pack")
+        return state, {"update/steps": float(state.step), "update/sequences": 0.0}
+    parts = np.array_split(
+        numpy_rng(settings.seed, "minibatches", number).permutation(len(sequences)),
+        min(settings.rl.minibatches, len(sequences)),
+    )
+    batches: list[MicroBatches] = []
+    fill = []
+    for part in parts:
+        packed = pack([sequences[i] for i in sorted(part)], row_length=settings.engine.row_length)
+        fill.append(packed.fill)
+        batches.append(
+            micro_batches(
+                packed,
+                settings.engine.rows_per_micro,
+                capacity_multiple=settings.engine.rows_per_micro * settings.engine.row_length // 2,
+                min_micro=8,  # few compiled shapes; empty micro-batches are skipped
+            )
+        )
+    clock.lap("pack")
+    if len(batches) * settings.rl.epochs > 1:
+        # Later updates leave the policy that sampled: its log-probabilities are taken before the first.
+        batches = [micro._replace(old_logprobs=session.logprobs(state.params, micro)) for micro in batches]
+    for _ in range(settings.rl.epochs):
+        for micro in batches:
+            state, metrics = session.update(state, micro, reference)
+    values = read_metrics(metrics, state.params, step=number + 1)
+    clock.lap("update")
+    values |= {
+        "update/steps": float(state.step),
+        "update/fill": float(np.mean(fill)),
+        "update/sequences": float(len(sequences)),
+    }
+    return state, values
+
+
+def run_evaluation(
+    session: Session, params: Any, bank: SkillBank, tag: str, writer: MetricsWriter, step: int
+) -> list[EvalRow]:
+    """Evaluates once per tag and run folder: what is already in eval/<tag>.json is read, not played again."""
+    path = session.folder / "eval" / f"{tag}.json"
+    if path.exists():
+        return read_rows(path)
+    settings = session.settings
+    hand_over(session, params, step + 1_000_000)  # evaluation never shares a version with a round
+    splits = [*settings.evaluation.eval_splits, *([FULL_ROOMS] if settings.evaluation.eval_full_rooms else [])]
+    tasks = {split: session.tasks[split] for split in splits}
+    started = time.monotonic()
+    outcomes, _ = session.runner.run(evaluate(session.player, settings, tasks, bank))
+    rows = summarise(outcomes)
+    writer.write(step, metrics_of(rows) | {"time/eval": time.monotonic() - started})
+    write_rows(path, rows)
+    return rows
+
+
+def report(folder: pathlib.Path, settings: RunSettings) -> None:
+    """Prints the table and writes report.html."""
+    paths = {tag: folder / "eval" / f"{tag}.json" for tag in ("before", "after")}
+    evals = {tag: read_rows(path) for tag, path in paths.items() if path.exists()}
+    print_tables(evals, title=f"{settings.rl.method} on {settings.tasks.benchmark} ({settings.scale})")
+    print(f"report: {write_report(folder)}")
+
+
+class Clock:
+    """Splits a round's wall time into phases."""
+
+    def __init__(self) -> None:
+        """Starts."""
+        self._start = self._last = time.monotonic()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, phase: str) -> None:
+        """Books the time since the last lap to `phase`."""
+        now = time.monotonic()
+        self._laps[phase] = self._laps.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def seconds(self) -> dict[str, float]:
+        """Returns time/<phase> and time/round."""
+        return {f"time/{phase}": value for phase, value in self._laps.items()} | {
+            "time/round": time.monotonic() - self._start
+        }

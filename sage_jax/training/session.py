@@ -1,0 +1,230 @@
+"""The parts of a run, built from its settings: tasks, model, engine, environments, player, optimizer, update."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import optax
+import transformers
+
+from sage_jax.agents.episode import AgentOptions, Player
+from sage_jax.data.sft import text_encoder
+from sage_jax.data.tasks import AlfworldSource, load_tasks
+from sage_jax.envs.alfworld import AlfworldFactory
+from sage_jax.envs.pool import EnvPool
+from sage_jax.errors import ConfigError
+from sage_jax.metrics.progress import show_progress
+from sage_jax.models import hf
+from sage_jax.models.config import ModelConfig
+from sage_jax.models.transformer import forward, head_weights
+from sage_jax.rewards import ActShaping, OutcomeConfig
+from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.programs import EngineConfig
+from sage_jax.skills import RetrievalConfig, SkillBank, load_bank
+from sage_jax.training.optimizer import OptimizerOptions, make_optimizer, make_schedule
+from sage_jax.training.settings import RunSettings
+from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
+from sage_jax.types import Task
+
+FULL_ROOMS = "full_rooms"
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """Everything a run works with. Made by `open_session`, which also ends it."""
+
+    settings: RunSettings
+    folder: pathlib.Path
+    tasks: dict[str, tuple[Task, ...]]
+    model: ModelConfig
+    params: Any
+    tokenizer: Any
+    pool: EnvPool
+    engine: EmbeddedEngine
+    player: Player
+    runner: asyncio.Runner
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    update: Any
+    logprobs: Any
+    forward: Any
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """Numbers of the streams in a packed batch."""
+        return {"act": 0, "review": 1}
+
+    def start_bank(self) -> SkillBank:
+        """Returns the bank a run starts with."""
+        return load_bank(self.settings.skills.bank) if self.settings.skills.bank else SkillBank()
+
+
+@contextlib.contextmanager
+def open_session(settings: RunSettings, folder: pathlib.Path) -> Iterator[Session]:
+    """Builds the parts, and ends engine and workers on the way out.
+
+    Raises:
+      ConfigError, DataError: a setting or a file does not fit; the message says which.
+    """
+    source = alfworld_source(settings)
+    # Programs are compiled once a machine and not once a start.
+    jax.config.update("jax_compilation_cache_dir", str(source.cache_folder / "xla"))
+    tasks = all_tasks(settings)
+    model, params = load_policy(settings)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings.policy.model)
+    encode = text_encoder(tokenizer)
+    with contextlib.ExitStack() as stack:
+        factory = AlfworldFactory(translations=str(source.translations_folder))
+        pool = EnvPool(factory, workers=settings.tasks.env_workers, timeout_s=settings.tasks.env_timeout_s)
+        stack.callback(pool.close)
+        sizes = EngineConfig(num_slots=settings.engine.slots, max_length=settings.engine.max_length)
+        engine = EmbeddedEngine(model, params, sizes)
+        stack.callback(engine.close)
+        engine.warmup(choices=settings.agent.choices)
+        runner = stack.enter_context(asyncio.Runner())
+        optimizer, schedule = rl_optimizer(settings)
+        run_forward = policy_forward(settings, model)
+        options = loss_options(settings)
+        yield Session(
+            settings=settings,
+            folder=folder,
+            tasks=tasks,
+            model=model,
+            params=params,
+            tokenizer=tokenizer,
+            pool=pool,
+            engine=engine,
+            player=make_player(settings, engine, pool, tokenizer, encode),
+            runner=runner,
+            optimizer=optimizer,
+            schedule=schedule,
+            update=make_update_step(run_forward, head_weights, optimizer, options),
+            logprobs=make_logprob_fn(run_forward, head_weights, options),
+            forward=run_forward,
+        )
+
+
+def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
+    """Loads the policy's folder.
+
+    Raises:
+      ConfigError: the folder is missing.
+    """
+    folder = pathlib.Path(settings.policy.model)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"model={settings.policy.model!r}: no such model folder (it needs config.json, safetensors and tokenizer); "
+            "`make base-model` makes assets/base, and any Qwen2/2.5, Qwen3, Llama or SmolLM2 folder fits"
+        )
+    return hf.load(folder, compute_dtype=settings.policy.compute_dtype)
+
+
+def policy_forward(settings: RunSettings, model: ModelConfig):
+    """Returns forward(params, ids, positions, segment_ids) with the run's options."""
+    return functools.partial(forward, model, remat=settings.policy.remat, unroll=settings.policy.unroll)
+
+
+def alfworld_source(settings: RunSettings) -> AlfworldSource:
+    """Returns where the run's tasks come from."""
+    tasks = settings.tasks
+    games = {
+        "seed": tasks.games_seed,
+        "train": tasks.games_train,
+        "valid_seen": tasks.games_valid,
+        "valid_unseen": tasks.games_valid,
+        "max_receptacles": tasks.max_receptacles or None,
+        "expert_steps": tasks.expert_steps,
+    }
+    needed = tuple(dict.fromkeys(("train", *settings.evaluation.eval_splits)))
+    return AlfworldSource(tasks.source, tasks.cache, needed, games, max(tasks.env_workers, 1))
+
+
+def all_tasks(settings: RunSettings) -> dict[str, tuple[Task, ...]]:
+    """Lists the run's tasks by split, generating games first where there are none."""
+    source = alfworld_source(settings)
+    tasks = _load(source, "games")
+    if settings.evaluation.eval_full_rooms:
+        games = {**source.games, "train": 0, "valid_seen": 0, "max_receptacles": None, "expert_steps": 60}
+        full = dataclasses.replace(source, source="generated", splits=("valid_unseen",), games=games)
+        tasks[FULL_ROOMS] = _load(full, "full rooms")["valid_unseen"]
+    return tasks
+
+
+def _load(source: AlfworldSource, label: str) -> dict[str, tuple[Task, ...]]:
+    with contextlib.ExitStack() as stack:
+        shown: list = []  # the bar appears only when there are games to make
+
+        def progress(done: int, total: int) -> None:
+            if not shown:
+                shown.extend((stack.enter_context(show_progress(label, total)), 0))
+            shown[0].advance(done - shown[1])
+            shown[1] = done
+
+        return load_tasks(source, progress=progress)
+
+
+def make_player(settings: RunSettings, engine: EmbeddedEngine, pool: EnvPool, tokenizer: Any, encode: Any) -> Player:
+    """Returns the player of the run's agent."""
+    agent, skills = settings.agent, settings.skills
+    options = AgentOptions(
+        context=agent.context,
+        max_steps=agent.max_steps,
+        act_tokens=agent.act_tokens,
+        review_tokens=agent.review_tokens,
+        history=agent.history,
+        top_p=agent.top_p,
+        top_k=agent.top_k,
+        choices=agent.choices,
+        episode_timeout_s=agent.episode_timeout_s,
+    )
+    retrieval = RetrievalConfig(
+        method=skills.retrieval,
+        top_k=skills.retrieval_top_k,
+        category_limit=skills.retrieval_category or None,
+        mistakes=skills.retrieval_mistakes,
+    )
+    free = dict.fromkeys(("not_admissible", "truncated", "no_action", "no_think", "empty", "repetition"), 0.0)
+    shaping = ActShaping() if settings.rl.act_shaping else ActShaping(**free)
+    outcome = OutcomeConfig(scale=settings.rl.reward_scale)
+    return Player(
+        engine, pool, tokenizer, options, encode=encode, retrieval=retrieval, shaping=shaping, outcome=outcome
+    )
+
+
+def rl_optimizer(settings: RunSettings) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Returns the optimizer of RL and its schedule."""
+    rl = settings.rl
+    options = OptimizerOptions(
+        name=rl.optimizer,
+        learning_rate=rl.lr,
+        schedule=rl.lr_schedule,
+        warmup_steps=rl.lr_warmup,
+        total_steps=max(rl.rounds * rl.epochs * rl.minibatches, rl.lr_warmup + 1),
+        weight_decay=rl.weight_decay,
+        max_grad_norm=rl.max_grad_norm or None,
+    )
+    return make_optimizer(options), make_schedule(options)
+
+
+def loss_options(settings: RunSettings) -> LossOptions:
+    """Returns the loss of RL."""
+    rl = settings.rl
+    return LossOptions(
+        aggregation=rl.aggregation,
+        constant_length=rl.constant_length or None,
+        clip_low=rl.clip_low,
+        clip_high=rl.clip_high,
+        dual_clip=rl.dual_clip or None,
+        kl_coef=rl.kl_coef,
+        kl_kind=rl.kl_kind,
+        entropy_coef=rl.entropy_coef,
+        importance_cap=rl.importance_cap or None,
+        temperature=settings.agent.temperature,
+    )

@@ -1,0 +1,178 @@
+"""Every key of a run's configuration, with its meaning and limits; configs/*.py set values, nothing else does.
+
+The fields are grouped by the part that reads them and lie flat in the config. Keys marked `free` may differ when a
+run is continued.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sage_jax import config
+from sage_jax.config import setting
+from sage_jax.data.tasks import SOURCES, SPLITS
+
+METHODS = ("grpo", "skillmaster")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSettings(config.Settings):
+    """The policy."""
+
+    model: str = setting("assets/base", "Hugging Face folder: config.json, safetensors, tokenizer", free=True)
+    model_preset: str = setting("", "published model whose sizes --mode=check uses when `model` is absent")
+    compute_dtype: str = setting("float32", "dtype of activations", choices=("float32", "bfloat16"))
+    remat: str = setting("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
+    unroll: bool = setting(True, "Python loop over layers in training: faster on a CPU, slower to compile")
+    mesh: str = setting("", "mesh axes, e.g. 'fsdp:8,tensor:4'; empty is one device")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskSettings(config.Settings):
+    """Tasks and environments."""
+
+    benchmark: str = setting("alfworld", "environment", choices=("alfworld",))
+    source: str = setting("auto", "official tree, generated games, or official when it is there", choices=SOURCES)
+    cache: str = setting("", "folder for generated games; empty is $SAGE_JAX_CACHE or ~/.cache/sage_jax", free=True)
+    games_seed: int = setting(0, "seed of the generated games", low=0)
+    games_train: int = setting(40, "generated training games of each family", low=0)
+    games_valid: int = setting(10, "generated games of each family in valid_seen and in valid_unseen", low=0)
+    max_receptacles: int = setting(12, "receptacles of a generated room at most; 0 keeps the full rooms", low=0)
+    expert_steps: int = setting(30, "the scripted expert must solve a generated game within so many steps", low=5)
+    env_workers: int = setting(2, "environment processes", low=1, free=True)
+    env_timeout_s: float = setting(60.0, "longest time of one environment call, in seconds", above=0, free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AgentSettings(config.Settings):
+    """How the agent plays."""
+
+    context: str = setting("chat", "one growing context, or a fresh prompt a step", choices=("chat", "steps"))
+    max_steps: int = setting(30, "environment steps of an episode", low=1)
+    act_tokens: int = setting(40, "most tokens of an act turn", low=1)
+    review_tokens: int = setting(128, "most tokens of a review turn", low=1)
+    history: int = setting(12, "earlier steps shown in a 'steps' prompt", low=0)
+    temperature: float = setting(1.0, "sampling temperature in training", above=0)
+    top_p: float = setting(1.0, "nucleus sampling, 1 is off", above=0, high=1)
+    top_k: int = setting(0, "top-k sampling, 0 is off", low=0)
+    choices: bool = setting(False, "sample only admissible actions (reported apart)")
+    concurrency: int = setting(64, "episodes played at one time", low=1, free=True)
+    episode_timeout_s: float = setting(600.0, "longest time of an episode, in seconds", above=0, free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkillSettings(config.Settings):
+    """The bank and what an edit is worth."""
+
+    bank: str = setting("", "skill file (SkillRL JSON) to start from; empty starts with an empty bank", free=True)
+    retrieval: str = setting("template", "how skills are chosen", choices=("template", "bm25", "none"))
+    retrieval_top_k: int = setting(13, "general skills shown at most", low=0)
+    retrieval_category: int = setting(0, "skills of the task's category shown at most; 0 shows all", low=0)
+    retrieval_mistakes: int = setting(5, "common mistakes shown at most", low=0)
+    mutate: str = setting("train", "whether training edits reach the bank", choices=("never", "train"))
+    accept: str = setting("utility>0", "which edits enter the bank", choices=("always", "utility>0"))
+    utility: bool = setting(True, "reward an edit by probe episodes; off leaves the shaping of the call's form")
+    probes: int = setting(4, "K, probe tasks of an edit", low=1)
+    sign_weight: float = setting(0.3, "c, weight of the count of better minus worse probes", low=0)
+    clip_utility: bool = setting(False, "take max(0, U), as the released code does")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RlSettings(config.Settings):
+    """Rounds of reinforcement learning."""
+
+    method: str = setting("skillmaster", "how a round is planned and rewarded", choices=METHODS)
+    rounds: int = setting(40, "rounds: rollouts, then an update", low=0, free=True)
+    tasks_per_round: int = setting(8, "task groups of a round", low=1)
+    group_size: int = setting(8, "n, rollouts of a task", low=1)
+    reward_scale: float = setting(10.0, "reward of a solved task", above=0)
+    act_shaping: bool = setting(True, "price the form of act turns (SkillMaster's scripts)")
+    advantage: str = setting("zscore", "group advantage", choices=("mean", "zscore", "leave_one_out"))
+    group_stats: str = setting("steps", "samples of the act statistics", choices=("steps", "episodes"))
+    joint: bool = setting(False, "normalise act and review turns together (ablation of DualAdv)")
+    gamma: float = setting(0.2, "scale of the review turns' advantages", low=0)
+    epochs: int = setting(1, "passes over the same rollouts", low=1)
+    minibatches: int = setting(1, "updates of one pass", low=1)
+    aggregation: str = setting("token_mean", "of the loss", choices=("token_mean", "sequence_mean", "constant_length"))
+    constant_length: int = setting(0, "tokens, for aggregation constant_length", low=0)
+    clip_low: float = setting(0.2, "the ratio is clipped below at 1 - clip_low", above=0, high=1)
+    clip_high: float = setting(0.2, "the ratio is clipped above at 1 + clip_high", above=0)
+    dual_clip: float = setting(3.0, "bound of the loss of negative advantages; 0 is off", low=0)
+    kl_coef: float = setting(0.01, "weight of the divergence from the SFT start", low=0)
+    kl_kind: str = setting("k3", "estimator of it", choices=("k1", "k2", "k3"))
+    entropy_coef: float = setting(0.001, "entropy bonus", low=0)
+    importance_cap: float = setting(0.0, "truncated importance weight against the engine; 0 is off", low=0)
+    lr: float = setting(1e-6, "peak learning rate of RL", above=0)
+    lr_schedule: str = setting("constant", "after the warm-up", choices=("constant", "cosine"))
+    lr_warmup: int = setting(0, "updates of linear warm-up", low=0)
+    optimizer: str = setting("adamw", "optimizer of RL and SFT", choices=("adamw", "muon"))
+    weight_decay: float = setting(0.01, "decoupled weight decay", low=0)
+    max_grad_norm: float = setting(1.0, "global-norm clip; 0 is off", low=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SftSettings(config.Settings):
+    """The cold start on expert episodes."""
+
+    sft_episodes: int = setting(120, "expert episodes; 0 skips the cold start", low=0)
+    sft_epochs: int = setting(2, "passes over them", low=1)
+    sft_tokens: int = setting(4096, "packed tokens of one update", low=256)
+    sft_lr: float = setting(1e-5, "peak learning rate, cosine with 10 % warm-up", above=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalSettings(config.Settings):
+    """Evaluation."""
+
+    eval_episodes: int = setting(
+        60, "games of a split, evenly over families; 0 takes all", low=0, free=True
+    )
+    eval_every: int = setting(
+        0, "rounds between evaluations; 0: before and after only", low=0, free=True
+    )
+    eval_temperature: float = setting(0.4, "0 is greedy", low=0, free=True)
+    eval_seed: int = setting(1, "seed of the evaluation's sampling", low=0, free=True)
+    eval_splits: tuple[str, ...] = setting(SPLITS[1:], "splits to evaluate", free=True)
+    eval_full_rooms: bool = setting(
+        False, "also evaluate on rooms of full size (split full_rooms)", free=True
+    )
+    eval_online_edits: bool = setting(False, "let evaluation episodes edit the bank; marked in the report", free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineSettings(config.Settings):
+    """Generation and the shapes of the update."""
+
+    slots: int = setting(64, "sequences the embedded engine holds", low=1, free=True)
+    max_length: int = setting(1024, "longest context, in tokens", low=64)
+    row_length: int = setting(1024, "length of a packed training row, in tokens", low=64)
+    rows_per_micro: int = setting(4, "rows of a micro-batch", low=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings(config.RunConfig):
+    """One training run."""
+
+    scale: str = setting("local", "named size of the run, for the record")
+    save_every: int = setting(1, "rounds between checkpoints", low=1, free=True)
+    keep: int = setting(2, "checkpoints kept", low=1, free=True)
+    policy: ModelSettings = dataclasses.field(default_factory=ModelSettings)
+    tasks: TaskSettings = dataclasses.field(default_factory=TaskSettings)
+    agent: AgentSettings = dataclasses.field(default_factory=AgentSettings)
+    skills: SkillSettings = dataclasses.field(default_factory=SkillSettings)
+    rl: RlSettings = dataclasses.field(default_factory=RlSettings)
+    sft: SftSettings = dataclasses.field(default_factory=SftSettings)
+    evaluation: EvalSettings = dataclasses.field(default_factory=EvalSettings)
+    engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)
+
+    def __post_init__(self) -> None:
+        """Checks each field, and those that depend on each other."""
+        super().__post_init__()
+        if self.engine.row_length < self.engine.max_length and self.agent.context == "chat":
+            raise config.ConfigError(
+                f"row_length={self.engine.row_length} is shorter than max_length={self.engine.max_length}: "
+                "a whole episode must fit one row; raise row_length or lower max_length"
+            )
+        for split in self.evaluation.eval_splits:
+            if split not in SPLITS:
+                raise config.ConfigError(f"eval_splits contains {split!r}: expected some of {', '.join(SPLITS)}")
