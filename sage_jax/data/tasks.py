@@ -10,6 +10,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from sage_jax.errors import ConfigError, DataError
 from sage_jax.types import Task
@@ -37,7 +38,7 @@ class AlfworldSource:
     source: str = "auto"
     cache: str = ""
     splits: tuple[str, ...] = SPLITS
-    games: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    games: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     processes: int = 2
     allow_missing: bool = False
 

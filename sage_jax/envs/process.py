@@ -46,12 +46,13 @@ class WorkerProcess:
     @property
     def pid(self) -> int | None:
         """Process id, None when not running."""
-        return self._process.pid if self.alive else None
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process is not None and self._process.poll() is None
+        return self.pid is not None
 
     def start(self) -> None:
         """Starts the process and builds the hosted object.
@@ -103,6 +104,8 @@ class WorkerProcess:
         raise EnvError(message if kind == EnvError.__name__ else f"{kind}: {message}")
 
     def _exit_code(self) -> int | None:
+        if self._process is None:
+            return None
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout=_GRACE_S)
         return None

@@ -58,9 +58,8 @@ class AlfworldEnv:
         self._games = games
         self._hidden = frozenset() if include_help else frozenset({"help"})
         self._planner = PlannerLibrary()
-        self._episode = Episode(self._planner)
+        self._episode: Episode | None = None  # None: no episode is running
         self._expert: Expert | None = None
-        self._playing = False
 
     def reset(self, task: Task, seed: int, *, expert: bool = False) -> Observation:
         """Starts a game.
@@ -76,18 +75,18 @@ class AlfworldEnv:
         Raises:
           DataError: the game's files are missing or broken; the message names them.
         """
-        self._playing = False
+        self._episode = None
         game = self._games.load(pathlib.Path(task.payload["root"], task.payload["game"]))
-        self._episode.start(game)
-        self._expert = Expert(self._episode, derive_seed(seed, "alfworld/expert", task.id)) if expert else None
-        self._playing = True
-        raw = self._episode.feedback
+        episode = Episode(game, self._planner)
+        self._expert = Expert(episode, derive_seed(seed, "alfworld/expert", task.id)) if expert else None
+        self._episode = episode
+        raw = episode.feedback
         body, _, goal = raw.partition(_TASK_MARK)
         room = body.partition("=-")[2].strip() if body.startswith("-=") else body.strip()
         info: dict[str, Any] = {"room": room, "task": goal.strip(), "family": game.family, "raw": raw}
         if self._expert is not None:
             info["expert_action"] = self._expert.suggest()
-        return Observation(f"{room}\n\n{_TASK_MARK}{goal.strip()}", self._admissible(), info)
+        return Observation(f"{room}\n\n{_TASK_MARK}{goal.strip()}", self._admissible(episode), info)
 
     def step(self, action: str) -> StepResult:
         """Plays an action; one that is not possible gives "Nothing happens." and info["invalid"] = True.
@@ -95,21 +94,23 @@ class AlfworldEnv:
         Raises:
           EnvError: no episode is running.
         """
-        if not self._playing:
+        episode = self._episode
+        if episode is None:
             raise EnvError("step() was called without a running episode; call reset() first")
         action = action.strip()
-        valid = self._episode.play(action)
-        won = self._episode.won
+        valid = episode.play(action)
+        won = episode.won
         info: dict[str, Any] = {"invalid": not valid}
         if self._expert is not None:
             info["expert_action"] = self._expert.suggest(action)
-        self._playing = not won
-        return StepResult(self._episode.feedback, self._admissible(), float(won), won, won, info)
+        if won:
+            self._episode = None
+        return StepResult(episode.feedback, self._admissible(episode), float(won), won, won, info)
 
     def close(self) -> None:
         """Hands the planner back."""
-        self._playing = False
+        self._episode = None
         self._planner.close()
 
-    def _admissible(self) -> tuple[str, ...]:
-        return tuple(command for command in self._episode.commands if command not in self._hidden)
+    def _admissible(self, episode: Episode) -> tuple[str, ...]:
+        return tuple(command for command in episode.commands if command not in self._hidden)

@@ -6,7 +6,6 @@ import fast_downward
 
 from sage_jax.envs.alfworld.game import Game
 from sage_jax.envs.alfworld.planner import PlannerLibrary
-from sage_jax.envs.alfworld.state import FactState
 
 NOTHING = "Nothing happens."
 
@@ -21,20 +20,14 @@ class Episode:
       won: whether the goal holds.
     """
 
-    def __init__(self, planner: PlannerLibrary) -> None:
-        """Wraps a planner library; `start` begins an episode on it."""
+    def __init__(self, game: Game, planner: PlannerLibrary) -> None:
+        """Begins a game; another episode on the same planner ends this one."""
+        self.game = game
         self._planner = planner
-        self._state: FactState | None = None
+        self._state = game.start(planner.library)
         self._operators: dict[str, fast_downward.Operator] = {}
-        self.game: Game | None = None
-        self.feedback = ""
         self.commands: tuple[str, ...] = ()
         self.won = False
-
-    def start(self, game: Game) -> None:
-        """Begins a game."""
-        self.game = game
-        self._state = game.start(self._planner.library)
         self.feedback = game.grammar.derive("#intro#", self._state, {}, {})
         self._refresh()
 

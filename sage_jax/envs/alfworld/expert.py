@@ -7,6 +7,7 @@ import random
 
 import alfworld.gen.constants as constants
 from alfworld.agents.expert import HandCodedAgentFailed, HandCodedAgentTimeout, handcoded_expert_tw
+from alfworld.agents.expert.handcoded_expert import BasePolicy
 from textworld.core import GameState
 
 from sage_jax.envs.alfworld.episode import Episode
@@ -20,7 +21,7 @@ def _without_numbers(text: str) -> str:
     return " ".join("".join(char for char in text if not char.isdigit()).split())
 
 
-class _Repaired:
+class _Repaired(BasePolicy):
     """Mixin for the scripted policies: follows moves, remembers what it saw, and reads facts that are text already.
 
     Their state tracking looks for "put", the verb of older versions, while the action is called "move" since 0.4: the

@@ -114,7 +114,6 @@ class GameMaker:
         """Loads a planner to play on."""
         self._options = options
         self._planner = PlannerLibrary()
-        self._episode = Episode(self._planner)
         with open(alfworld.info.ALFRED_PDDL_PATH) as domain, open(alfworld.info.ALFRED_TWL2_PATH) as grammar:
             self._domain, self._grammar = domain.read(), grammar.read()
 
@@ -142,8 +141,10 @@ class GameMaker:
         """Makes one game; None when the room does not allow the task or the expert does not finish it."""
         room = rooms.load_room(rng.choice(self._options.scenes(split)))
         goal = draw_goal(rng, family, room)
-        layout = goal and problem.draw_layout(rng, room, goal, self._options)
-        if not layout:
+        if goal is None:
+            return None
+        layout = problem.draw_layout(rng, room, goal, self._options)
+        if layout is None:
             return None
         sentence = rng.choice(goal_library.gdict[family]["templates"]).format(**goal.words())
         text = problem.write_problem(trial, layout, goal)
@@ -180,14 +181,14 @@ class GameMaker:
 
     def _solve(self, game: Game, trial: str) -> int | None:
         """Returns the number of steps in which the expert solves a game, None when it does not in time."""
-        self._episode.start(game)
-        expert = Expert(self._episode, derive_seed(0, "alfworld/solvable", trial))
+        episode = Episode(game, self._planner)
+        expert = Expert(episode, derive_seed(0, "alfworld/solvable", trial))
         action = expert.suggest()
         for step in range(1, self._options.expert_steps + 1):
             if action is None:
                 return None
-            self._episode.play(action)
-            if self._episode.won:
+            episode.play(action)
+            if episode.won:
                 return step
             action = expert.suggest(action)
         return None

@@ -18,23 +18,36 @@ from typing import ClassVar
 import fast_downward
 from fast_downward import interface
 
+from sage_jax.errors import EnvError
+
 _PT_LOAD = 1
 
 
 class PlannerLibrary:
-    """A copy on loan. `library` has the functions that `fast_downward.load_lib` documents; None after `close`."""
+    """A copy on loan."""
 
     _free: ClassVar[list[ctypes.CDLL]] = []
 
     def __init__(self) -> None:
         """Takes a free copy, or loads one more."""
-        self.library: ctypes.CDLL | None = self._free.pop() if self._free else _load_copy()
+        self._library: ctypes.CDLL | None = self._free.pop() if self._free else _load_copy()
+
+    @property
+    def library(self) -> ctypes.CDLL:
+        """The copy, with the functions that `fast_downward.load_lib` documents.
+
+        Raises:
+          EnvError: the copy was handed back.
+        """
+        if self._library is None:
+            raise EnvError("the environment is closed; make a new one")
+        return self._library
 
     def close(self) -> None:
         """Hands the copy back. Closing twice is fine."""
-        if self.library is not None:
-            self._free.append(self.library)
-            self.library = None
+        if self._library is not None:
+            self._free.append(self._library)
+            self._library = None
 
 
 def _load_copy() -> ctypes.CDLL:

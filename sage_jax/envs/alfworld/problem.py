@@ -55,9 +55,17 @@ class Goal:
 class LayoutOptions(Protocol):
     """The options of the generator that this file reads."""
 
-    max_receptacles: int | None
-    min_objects: int
-    max_objects: int
+    @property
+    def max_receptacles(self) -> int | None:
+        """Receptacles of a room at most; None: all."""
+
+    @property
+    def min_objects(self) -> int:
+        """Fewest objects that have nothing to do with the task."""
+
+    @property
+    def max_objects(self) -> int:
+        """Most of them."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,10 @@
 import pathlib
 
+import pytest
 from fast_downward import interface
 
 from sage_jax.envs.alfworld.planner import PlannerLibrary, trim_elf
+from sage_jax.errors import EnvError
 
 
 def loaded_copies() -> int:
@@ -17,7 +19,8 @@ def test_copies_are_private_and_handed_back():
     for planner in planners:
         planner.close()
         planner.close()
-        assert planner.library is None
+        with pytest.raises(EnvError, match="closed"):
+            planner.library.cleanup()
     again = [PlannerLibrary() for _ in range(3)]
     assert len({planner.library._handle for planner in again}) == 3
     assert loaded_copies() == loaded
