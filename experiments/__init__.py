@@ -1,0 +1,1 @@
+"""Command-line programs: flags are parsed here and nowhere else."""

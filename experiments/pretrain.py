@@ -17,6 +17,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "Seed of initialisation and corpus.")
 
 
 def main(argv: list[str]) -> None:
+    """Trains, or continues."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments {argv[1:]}")
     logging.set_verbosity(logging.WARNING)

@@ -54,7 +54,7 @@ async def _play(pool: EnvPool, task: Task, seed: int, max_steps: int) -> list[Me
     text = observation.text
     messages: list[Message] = [("user", opening_message(text, skills), False)]
     try:
-        for step in range(1, max_steps + 1):
+        for steps in range(1, max_steps + 1):  # noqa: B007  (read after the loop)
             thought, action = expert.act(text)
             messages.append(("assistant", act_text(thought, action), True))
             result = await pool.step(name, action)
@@ -67,6 +67,6 @@ async def _play(pool: EnvPool, task: Task, seed: int, max_steps: int) -> list[Me
     finally:
         await pool.release(name)
     titles = [title for title, _ in skills]
-    message = review_message(family=task.family, success=True, steps=step, titles=titles)
+    message = review_message(family=task.family, success=True, steps=steps, titles=titles)
     call = expert_review(expert, task.family, rng)
     return [*messages, ("user", message, False), ("assistant", review_text(*call), True)]

@@ -15,8 +15,8 @@ import numpy as np
 from sage_jax.agents.episode import EpisodePlan, Player
 from sage_jax.losses import stream_advantages
 from sage_jax.seeding import derive_seed
+from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
-from sage_jax.training.settings import RunSettings
 from sage_jax.types import RewardResult, Task, Trajectory
 
 

@@ -34,8 +34,8 @@ from sage_jax.rewards import (
     select_probes,
 )
 from sage_jax.rollout.engine import LENGTH
+from sage_jax.settings import RunSettings
 from sage_jax.skills import EditKind, EditOutcome, Provenance, SkillBank, apply_edit
-from sage_jax.training.settings import RunSettings
 from sage_jax.types import RewardResult, Task, Trajectory
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping, Sequence
 
 import rich.box
 import rich.console
 import rich.table
 
-from sage_jax.metrics import EvalRow
+from sage_jax.errors import DataError
+from sage_jax.metrics import EvalRow, read_rows
 from sage_jax.metrics.evaluation import ALL
 
 
@@ -93,3 +95,16 @@ def print_tables(
         console.width = max(console.width, 140)
     for table in rich_tables(evals, title):
         console.print(table)
+
+
+def report_run(run_dir: str | pathlib.Path, tags: Sequence[str], *, title: str = "") -> None:
+    """Prints the tables of the evaluation files that a run folder has among `tags`.
+
+    Raises:
+      DataError: it has none of them.
+    """
+    paths = {tag: pathlib.Path(run_dir) / "eval" / f"{tag}.json" for tag in tags}
+    evals = {tag: read_rows(path) for tag, path in paths.items() if path.exists()}
+    if not evals:
+        raise DataError(f"{run_dir} holds no evaluation {' or '.join(tags)}: run --mode=eval or finish the training")
+    print_tables(evals, title=title)

@@ -8,8 +8,8 @@ from sage_jax.agents.episode import EpisodePlan, Player
 from sage_jax.metrics.evaluation import EpisodeOutcome
 from sage_jax.metrics.progress import show_progress
 from sage_jax.seeding import derive_seed
+from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
-from sage_jax.training.settings import RunSettings
 from sage_jax.types import Task, Trajectory
 
 

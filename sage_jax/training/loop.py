@@ -22,13 +22,12 @@ from sage_jax.methods import grpo, skillmaster
 from sage_jax.metrics import MetricsWriter, open_run_folder, write_trajectories
 from sage_jax.metrics.evaluation import EvalRow, metrics_of, read_rows, summarise, write_rows
 from sage_jax.metrics.progress import show_progress
-from sage_jax.report import print_tables, write_report
 from sage_jax.seeding import numpy_rng
+from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank, save_bank
 from sage_jax.training.cold_start import cold_start
 from sage_jax.training.evaluate import evaluate
-from sage_jax.training.session import FULL_ROOMS, Session, open_session
-from sage_jax.training.settings import RunSettings
+from sage_jax.training.session import Session, open_session
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import read_metrics
 from sage_jax.types import Task, Trajectory
@@ -62,7 +61,6 @@ def train(settings: RunSettings) -> pathlib.Path:
                         run_evaluation(session, state.params, bank, f"round_{number + 1}", writer, number + 1)
             run_evaluation(session, state.params, bank, "after", writer, settings.rl.rounds)
         save_bank(bank, folder / "skills.json")
-    report(folder, settings)
     return folder
 
 
@@ -185,22 +183,13 @@ def run_evaluation(
         return read_rows(path)
     settings = session.settings
     hand_over(session, params, step + 1_000_000)  # evaluation never shares a version with a round
-    splits = [*settings.evaluation.eval_splits, *([FULL_ROOMS] if settings.evaluation.eval_full_rooms else [])]
-    tasks = {split: session.tasks[split] for split in splits}
+    tasks = {split: session.tasks[split] for split in session.eval_splits}
     started = time.monotonic()
     outcomes, _ = session.runner.run(evaluate(session.player, settings, tasks, bank))
     rows = summarise(outcomes)
     writer.write(step, metrics_of(rows) | {"time/eval": time.monotonic() - started})
     write_rows(path, rows)
     return rows
-
-
-def report(folder: pathlib.Path, settings: RunSettings) -> None:
-    """Prints the table and writes report.html."""
-    paths = {tag: folder / "eval" / f"{tag}.json" for tag in ("before", "after")}
-    evals = {tag: read_rows(path) for tag, path in paths.items() if path.exists()}
-    print_tables(evals, title=f"{settings.rl.method} on {settings.tasks.benchmark} ({settings.scale})")
-    print(f"report: {write_report(folder)}")
 
 
 class Clock:

@@ -23,13 +23,14 @@ from sage_jax.errors import ConfigError
 from sage_jax.metrics.progress import show_progress
 from sage_jax.models import hf
 from sage_jax.models.config import ModelConfig
-from sage_jax.models.transformer import forward, head_weights
+from sage_jax.models.sharding import MESH_AXES, make_mesh, placer
+from sage_jax.models.transformer import forward, head_weights, logical_axes
 from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.rollout.programs import EngineConfig
+from sage_jax.settings import RunSettings
 from sage_jax.skills import RetrievalConfig, SkillBank, load_bank
 from sage_jax.training.optimizer import OptimizerOptions, make_optimizer, make_schedule
-from sage_jax.training.settings import RunSettings
 from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
 from sage_jax.types import Task
 
@@ -57,6 +58,12 @@ class Session:
     forward: Any
 
     @property
+    def eval_splits(self) -> list[str]:
+        """Splits to evaluate."""
+        evaluation = self.settings.evaluation
+        return [*evaluation.eval_splits, *([FULL_ROOMS] if evaluation.eval_full_rooms else [])]
+
+    @property
     def streams(self) -> dict[str, int]:
         """Numbers of the streams in a packed batch."""
         return {"act": 0, "review": 1}
@@ -77,10 +84,12 @@ def open_session(settings: RunSettings, folder: pathlib.Path) -> Iterator[Sessio
     # Programs are compiled once a machine and not once a start.
     jax.config.update("jax_compilation_cache_dir", str(source.cache_folder / "xla"))
     tasks = all_tasks(settings)
-    model, params = load_policy(settings)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(settings.policy.model)
-    encode = text_encoder(tokenizer)
     with contextlib.ExitStack() as stack:
+        if settings.policy.mesh:
+            stack.enter_context(jax.set_mesh(make_mesh(**{"data": 1, **mesh_sizes(settings.policy.mesh)})))
+        model, params = load_policy(settings)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(settings.policy.model)
+        encode = text_encoder(tokenizer)
         factory = AlfworldFactory(translations=str(source.translations_folder))
         pool = EnvPool(factory, workers=settings.tasks.env_workers, timeout_s=settings.tasks.env_timeout_s)
         stack.callback(pool.close)
@@ -112,7 +121,7 @@ def open_session(settings: RunSettings, folder: pathlib.Path) -> Iterator[Sessio
 
 
 def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
-    """Loads the policy's folder.
+    """Loads the policy's folder, onto the mesh that is set.
 
     Raises:
       ConfigError: the folder is missing.
@@ -123,7 +132,21 @@ def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
             f"model={settings.policy.model!r}: no such model folder (it needs config.json, safetensors and tokenizer); "
             "`make base-model` makes assets/base, and any Qwen2/2.5, Qwen3, Llama or SmolLM2 folder fits"
         )
-    return hf.load(folder, compute_dtype=settings.policy.compute_dtype)
+    place = None
+    if settings.policy.mesh:
+        place = placer(logical_axes(hf.read_config(folder)), jax.sharding.get_mesh())
+    return hf.load(folder, compute_dtype=settings.policy.compute_dtype, place=place)
+
+
+def mesh_sizes(text: str) -> dict[str, int]:
+    """Reads "fsdp:8,tensor:4". Raises ConfigError naming the part that is wrong."""
+    sizes: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        axis, _, size = part.partition(":")
+        if axis not in MESH_AXES or not size.isdigit() or axis in sizes:
+            raise ConfigError(f"mesh={text!r}: {part!r} is wrong; the form is axis:size with {', '.join(MESH_AXES)}")
+        sizes[axis] = int(size)
+    return sizes
 
 
 def policy_forward(settings: RunSettings, model: ModelConfig):

@@ -124,18 +124,12 @@ class SftSettings(config.Settings):
 class EvalSettings(config.Settings):
     """Evaluation."""
 
-    eval_episodes: int = setting(
-        60, "games of a split, evenly over families; 0 takes all", low=0, free=True
-    )
-    eval_every: int = setting(
-        0, "rounds between evaluations; 0: before and after only", low=0, free=True
-    )
+    eval_episodes: int = setting(60, "games of a split, evenly over families; 0 takes all", low=0, free=True)
+    eval_every: int = setting(0, "rounds between evaluations; 0: before and after only", low=0, free=True)
     eval_temperature: float = setting(0.4, "0 is greedy", low=0, free=True)
     eval_seed: int = setting(1, "seed of the evaluation's sampling", low=0, free=True)
     eval_splits: tuple[str, ...] = setting(SPLITS[1:], "splits to evaluate", free=True)
-    eval_full_rooms: bool = setting(
-        False, "also evaluate on rooms of full size (split full_rooms)", free=True
-    )
+    eval_full_rooms: bool = setting(False, "also evaluate on rooms of full size (split full_rooms)", free=True)
     eval_online_edits: bool = setting(False, "let evaluation episodes edit the bank; marked in the report", free=True)
 
 

@@ -1,0 +1,66 @@
+"""Runs a configuration: `python -m experiments.main --config=configs/skillmaster_alfworld.py[:scale,key=value]`.
+
+--mode=train   trains, or continues the run in run_dir, and prints the table before and after RL
+--mode=eval    evaluates the newest checkpoint of run_dir, or the model folder when there is none
+--mode=check   prints parameters, batch shapes and memory; needs no weights and starts nothing
+--mode=export  writes the newest checkpoint as a Hugging Face folder to run_dir/export
+"""
+
+import os
+import sys
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from sage_jax import config
+from sage_jax.errors import SageError
+from sage_jax.settings import RunSettings
+
+_DEFAULT = "configs/skillmaster_alfworld.py"
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", _DEFAULT, "Config file, optionally :scale,key=value.", lock_config=True
+)
+_MODE = flags.DEFINE_enum("mode", "train", ["train", "eval", "check", "export"], "What to do.")
+_TAG = flags.DEFINE_string("tag", "eval", "Name of the evaluation file that --mode=eval writes.")
+
+
+def _parse(argv: list[str]) -> list[str]:
+    config.check_command_line(argv[1:], _DEFAULT)
+    return app.parse_flags_with_usage(argv)
+
+
+def main(argv: list[str]) -> None:
+    """Dispatches to the library."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments {argv[1:]}")
+    logging.set_verbosity(logging.WARNING)
+    settings = config.to_dataclass(_CONFIG.value, RunSettings)
+    # Imported here: a wrong flag should not wait for jax.
+    from sage_jax import report
+    from sage_jax.training import loop, modes
+
+    title = f"{settings.rl.method} on {settings.tasks.benchmark} ({settings.scale})"
+    if _MODE.value == "train":
+        folder = loop.train(settings)
+        report.report_run(folder, ("before", "after"), title=title)
+        print(f"report: {report.write_report(folder)}")
+    elif _MODE.value == "eval":
+        print(f"wrote {modes.evaluate_run(settings, _TAG.value)}")
+        report.report_run(settings.run_dir, (_TAG.value,), title=title)
+    elif _MODE.value == "check":
+        modes.check(settings)
+    else:
+        modes.export(settings)
+
+
+def run() -> None:
+    """Runs `main`; an error that a user can mend is one line, not a traceback."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        app.run(main, flags_parser=_parse)
+    except SageError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    run()
