@@ -10,14 +10,14 @@ import random
 
 RECEPTACLES = (
     "armchair bathtubbasin bed cabinet cart coffeemachine coffeetable countertop desk diningtable drawer dresser "
-    "fridge garbagecan handtowelholder laundryhamper microwave ottoman paintinghanger safe shelf sidetable sinkbasin sofa "
-    "stoveburner tvstand toaster toilet toiletpaperhanger towelholder"
+    "fridge garbagecan handtowelholder laundryhamper microwave ottoman paintinghanger safe shelf sidetable sinkbasin "
+    "sofa stoveburner tvstand toaster toilet toiletpaperhanger towelholder"
 ).split()
 OPENABLE = frozenset("cabinet drawer fridge microwave safe".split())
 OBJECTS = (
     "alarmclock apple baseballbat basketball book boots bowl box bread butterknife cd candle cellphone cloth "
-    "creditcard cup dishsponge egg footstool fork glassbottle handtowel houseplant kettle keychain knife ladle laptop lettuce "
-    "mug newspaper pan papertowel papertowelroll pen pencil peppershaker pillow plate plunger pot potato remotecontrol "
+    "creditcard cup dishsponge egg footstool fork glassbottle handtowel houseplant kettle keychain knife ladle laptop "
+    "lettuce mug newspaper pan papertowel papertowelroll pen pencil peppershaker pillow plate plunger pot potato remotecontrol "
     "saltshaker scrubbrush soapbar soapbottle spatula spoon spraybottle statue teddybear television tennisracket "
     "tissuebox toiletpaper toiletpaperroll tomato towel vase watch wateringcan winebottle"
 ).split()
