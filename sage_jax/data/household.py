@@ -18,8 +18,8 @@ OBJECTS = (
     "alarmclock apple baseballbat basketball book boots bowl box bread butterknife cd candle cellphone cloth "
     "creditcard cup dishsponge egg footstool fork glassbottle handtowel houseplant kettle keychain knife ladle laptop "
     "lettuce mug newspaper pan papertowel papertowelroll pen pencil peppershaker pillow plate plunger pot potato "
-    "remotecontrol saltshaker scrubbrush soapbar soapbottle spatula spoon spraybottle statue teddybear television tennisracket "
-    "tissuebox toiletpaper toiletpaperroll tomato towel vase watch wateringcan winebottle"
+    "remotecontrol saltshaker scrubbrush soapbar soapbottle spatula spoon spraybottle statue teddybear television "
+    "tennisracket tissuebox toiletpaper toiletpaperroll tomato towel vase watch wateringcan winebottle"
 ).split()
 LAMPS = ("desklamp", "floorlamp")
 FAMILIES = (
