@@ -57,7 +57,13 @@ class ChatTemplate:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> ChatTemplate:
-        """Reads the template by rendering marked messages; ConfigError when it does not keep messages verbatim."""
+        """Reads the template by rendering marked messages.
+
+        Raises:
+          ConfigError: there is no template, or it does not keep messages verbatim, or ends turns in another token than eos.
+        """
+        if not tokenizer.chat_template:
+            raise ConfigError("chat_template: the tokenizer has none; use an instruct model's tokenizer or set one")
         user, reply, then = "MARKUSERONE", "MARKREPLY", "MARKUSERTWO"
         messages = [{"role": "user", "content": user}]
         first = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
