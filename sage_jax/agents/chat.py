@@ -60,7 +60,7 @@ class ChatTemplate:
         """Reads the template by rendering marked messages.
 
         Raises:
-          ConfigError: there is no template, or it does not keep messages verbatim, or ends turns in another token than eos.
+          ConfigError: no template, or one that does not keep messages verbatim or ends turns in another token than eos.
         """
         if not tokenizer.chat_template:
             raise ConfigError("chat_template: the tokenizer has none; use an instruct model's tokenizer or set one")

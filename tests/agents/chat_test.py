@@ -85,12 +85,11 @@ def test_the_review_message_tells_outcome_and_skills():
 
 def test_written_turns_read_back_also_through_the_word_tokenizer(word_tokenizer):
     arguments = {"category": "general", "title": "fridge first", "principle": "start at fridge"}
-    texts = (
-        act_text("need mug .", "go to bed 1"),
-        review_text("mug found .", {"name": "keep_skill", "arguments": arguments}),
-    )
-    for texts in (texts, [word_tokenizer.decode(encode(word_tokenizer, text)) for text in texts]):
-        act, review = parse_act(texts[0], admissible=["go to bed 1"]), parse_review(texts[1])
+    call = {"name": "keep_skill", "arguments": arguments}
+    written = act_text("need mug .", "go to bed 1"), review_text("mug found .", call)
+    decoded = tuple(word_tokenizer.decode(encode(word_tokenizer, text)) for text in written)
+    for act, review in (written, decoded):
+        act, review = parse_act(act, admissible=["go to bed 1"]), parse_review(review)
         assert (act.thought, act.action, act.flags) == ("need mug .", "go to bed 1", frozenset())
         assert review.call == ToolCall("keep_skill", arguments)
         assert (review.thought, review.flags) == ("mug found .", frozenset())
