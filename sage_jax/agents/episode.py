@@ -15,7 +15,7 @@ from sage_jax.agents import chat, parsing, prompts
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError, EngineError, EnvError
 from sage_jax.rewards import ActShaping, OutcomeConfig, act_reward, ends_episode, outcome_reward
-from sage_jax.rollout.engine import LENGTH, Engine, GenerateRequest, SamplingParams
+from sage_jax.rollout.engine import ABORT, LENGTH, Engine, GenerateRequest, SamplingParams
 from sage_jax.seeding import derive_seed
 from sage_jax.skills import RetrievalConfig, Skill, SkillBank, render_skills, retrieve
 from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
@@ -252,6 +252,8 @@ class _Episode:
         result = await player.engine.generate(
             GenerateRequest(f"{self.name}/{len(self._turns)}", self.name, ids, sampling)
         )
+        if result.finish_reason == ABORT:  # what was written so far is no choice of the policy's
+            raise EngineError(f"{self.name}: the engine aborted turn {len(self._turns)}")
         if not result.ids:
             return None, result.finish_reason
         self._context = (*ids, *result.ids)
