@@ -166,8 +166,9 @@ class _Episode:
             parse = await self._act(text, admissible)
             if parse is None or self._ended_by_turn:
                 break
-            result = await self._player.pool.step(self.name, parse.action)
-            self._steps.append(prompts.Step(text, parse.action))
+            action = parse.action or ""  # where no_action does not end the episode, the step is spent on nothing
+            result = await self._player.pool.step(self.name, action)
+            self._steps.append(prompts.Step(text, action))
             text, admissible = result.text, tuple(result.admissible)
             self._won = bool(result.won)
             if result.done or result.won:
