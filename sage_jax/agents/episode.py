@@ -175,7 +175,7 @@ class _Episode:
                 break
         else:
             self._status = Status.TRUNCATED
-        if plan.review and self._status.has_reward:
+        if plan.review and self._turns and self._status.has_reward:
             await self._review()
 
     async def _act(self, text: str, admissible: tuple[str, ...]) -> parsing.ActParse | None:
