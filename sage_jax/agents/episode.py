@@ -136,7 +136,10 @@ class Player:
             episode.fail(Status.ENGINE_ERROR, str(error))
         finally:
             await self.pool.release(episode.name)
-            await self.engine.end_session(episode.name)
+            try:
+                await self.engine.end_session(episode.name)
+            except EngineError as error:  # the episode is over: an engine that is gone fails the next one's turn
+                episode.add_error(str(error))
         return episode.trajectory()
 
 
@@ -281,7 +284,11 @@ class _Episode:
         return tuple((*self._player.encode(text), stop) for text in texts)
 
     def fail(self, status: Status, reason: str) -> None:
-        self._status, self._error = status, reason
+        self._status = status
+        self.add_error(reason)
+
+    def add_error(self, reason: str) -> None:
+        self._error = "; ".join(filter(None, (self._error, reason)))
 
     def _outcome(self) -> RewardResult:
         return outcome_reward(
