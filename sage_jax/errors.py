@@ -23,6 +23,37 @@ class EngineError(SageError):
     """Generation failed or answered something that cannot be right."""
 
 
+class ServerUnavailableError(EngineError):
+    """A server could not be reached, did not answer in time, or answered 429 or 5xx until the retries were used up.
+
+    `retry_after` is what the server asked to wait, in seconds, or None.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None):
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ServerRefusedError(EngineError):
+    """A server refused a request (4xx): asking again would not help."""
+
+
+class ServerProtocolError(EngineError):
+    """A server's answer breaks the contract: not JSON, wrong lengths, ids outside the vocabulary, NaN log-probs."""
+
+
+class StaleWeightsError(EngineError):
+    """A server goes on answering with other weights than the ones it was last given."""
+
+
+class AbortedError(EngineError):
+    """A server cut a turn short. `partial`, when there is one, holds the tokens it had sampled."""
+
+    def __init__(self, message: str, partial: object = None):
+        super().__init__(message)
+        self.partial = partial
+
+
 class SkillError(SageError):
     """A skill bank file or edit is malformed."""
 

@@ -24,7 +24,7 @@ import numpy as np
 from sage_jax.errors import ConfigError, EngineError
 from sage_jax.models import ModelConfig, Params, unstack_layers
 from sage_jax.rollout.choices import ChoiceTrie, fill_mask
-from sage_jax.rollout.engine import LENGTH, STOP, GenerateRequest, Generation, VersionSpan
+from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, Generation, VersionSpan
 from sage_jax.rollout.programs import (
     DecodeRows,
     EngineConfig,
@@ -161,6 +161,10 @@ class EmbeddedEngine:
     async def end_session(self, session: str) -> None:
         """Frees the session's slot once it is idle; unknown names are fine."""
         await asyncio.wrap_future(self._call(functools.partial(self._end_session, session)))
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a turn between two dispatches: it is answered with what it has and "abort". Unknown ids are fine."""
+        await asyncio.wrap_future(self._call(functools.partial(self._abort, request_id)))
 
     def update_weights(self, params: Params, version: int, *, running: str = "refuse") -> None:
         """Copies new weights in between two dispatches and drops all kept keys and values.
@@ -315,6 +319,16 @@ class EmbeddedEngine:
     def _end_session(self, session: str) -> None:
         self._remove_cancelled()
         self._slots.drop(session)
+
+    def _abort(self, request_id: str) -> None:
+        for run in [run for run in self._waiting if run.request.request_id == request_id]:
+            self._waiting.remove(run)
+            _answer(run.future, run.result(ABORT, self._version))
+        for slot in self._slots.running():
+            if slot.turn.request.request_id == request_id:
+                run = slot.turn
+                self._leave(slot)
+                _answer(run.future, run.result(ABORT, self._version))
 
     def _remove_cancelled(self) -> None:
         self._waiting = [run for run in self._waiting if not run.future.cancelled()]
