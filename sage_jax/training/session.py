@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +36,7 @@ from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_ste
 from sage_jax.types import Task
 
 FULL_ROOMS = "full_rooms"
+_PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,7 @@ def open_session(settings: RunSettings, folder: pathlib.Path) -> Iterator[Sessio
         if settings.policy.mesh:
             stack.enter_context(jax.set_mesh(make_mesh(**{"data": 1, **mesh_sizes(settings.policy.mesh)})))
         model, params = load_policy(settings)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(settings.policy.model)
+        tokenizer = load_tokenizer(pathlib.Path(settings.policy.model))
         encode = text_encoder(tokenizer)
         factory = AlfworldFactory(translations=str(source.translations_folder))
         pool = EnvPool(factory, workers=settings.tasks.env_workers, timeout_s=settings.tasks.env_timeout_s)
@@ -136,6 +138,26 @@ def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
     if settings.policy.mesh:
         place = placer(logical_axes(hf.read_config(folder)), jax.sharding.get_mesh())
     return hf.load(folder, compute_dtype=settings.policy.compute_dtype, place=place)
+
+
+def load_tokenizer(folder: pathlib.Path) -> Any:
+    """Loads a model folder's tokenizer.
+
+    A folder that asks for the plain class gets tokenizer.json as it is: AutoTokenizer of transformers 5 reads every
+    folder of model type qwen2 as Qwen's byte-level BPE, which turns a word-level vocabulary into single letters.
+
+    Raises:
+      ConfigError: the folder holds no tokenizer.
+    """
+    path, kind = folder / "tokenizer_config.json", transformers.AutoTokenizer
+    if path.is_file() and json.loads(path.read_text()).get("tokenizer_class") in _PLAIN_TOKENIZERS:
+        kind = transformers.PreTrainedTokenizerFast
+    try:
+        return kind.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model={str(folder)!r} has no tokenizer that can be loaded: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def mesh_sizes(text: str) -> dict[str, int]:
