@@ -46,14 +46,6 @@ class StaleWeightsError(EngineError):
     """A server goes on answering with other weights than the ones it was last given."""
 
 
-class AbortedError(EngineError):
-    """A server cut a turn short. `partial`, when there is one, holds the tokens it had sampled."""
-
-    def __init__(self, message: str, partial: object = None):
-        super().__init__(message)
-        self.partial = partial
-
-
 class SkillError(SageError):
     """A skill bank file or edit is malformed."""
 

@@ -34,7 +34,6 @@ class Answer:
       ids: sampled ids.
       logprobs: of each id, finite and at most 0.
       finish_reason: "stop", "length" or "abort".
-      message: the server's words about an abort.
       weight_version: of the weights at the end.
       spans: weight versions over the output, without gaps.
       cached_tokens: prompt tokens that were not computed again.
@@ -43,7 +42,6 @@ class Answer:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: str
-    message: str
     weight_version: str
     spans: tuple[TextSpan, ...]
     cached_tokens: int
@@ -109,7 +107,7 @@ def read_answer(body: Any, request: GenerateRequest, *, budget: int, vocab_size:
     check = _Checker(f"{source}: answer to {request.request_id!r}")
     meta = check.mapping(check.mapping(body, "the answer").get("meta_info"), "meta_info")
     ids = _read_ids(check, body, budget, vocab_size)
-    reason, message = _read_reason(check, meta, ids)
+    reason = _read_reason(check, meta, ids)
     version = meta.get("weight_version")
     check.that(isinstance(version, str), f"weight_version is {version!r}; a text is expected")
     cached = check.count(meta.get("cached_tokens", 0), "cached_tokens")
@@ -122,7 +120,6 @@ def read_answer(body: Any, request: GenerateRequest, *, budget: int, vocab_size:
         ids=ids,
         logprobs=_read_logprobs(check, meta, ids),
         finish_reason=reason,
-        message=message,
         weight_version=version,
         spans=_read_spans(check, meta, version, len(ids)),
         cached_tokens=cached,
@@ -172,14 +169,14 @@ def _read_ids(check: _Checker, body: Mapping[str, Any], budget: int, vocab_size:
     return tuple(ids)
 
 
-def _read_reason(check: _Checker, meta: Mapping[str, Any], ids: tuple[int, ...]) -> tuple[str, str]:
+def _read_reason(check: _Checker, meta: Mapping[str, Any], ids: tuple[int, ...]) -> str:
     reason = check.mapping(meta.get("finish_reason"), "finish_reason")
     kind = reason.get("type")
     check.that(
         kind in (STOP, LENGTH, ABORT), f"finish_reason.type is {_shown(kind)}; stop, length or abort is expected"
     )
     check.that(bool(ids) or kind == ABORT, f"no output_ids, but finish_reason {kind!r}")
-    return kind, str(reason.get("message") or "")
+    return kind
 
 
 def _read_logprobs(check: _Checker, meta: Mapping[str, Any], ids: tuple[int, ...]) -> tuple[float, ...]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from sage_jax.errors import (
-    AbortedError,
     CheckpointError,
     EngineError,
     ServerProtocolError,
@@ -81,11 +80,12 @@ class SglangEngine:
     async def generate(self, request: GenerateRequest) -> Generation:
         """Returns one turn; cancelling the awaiting task aborts the request on its server.
 
+        A turn that a server cut short has finish_reason "abort" and the tokens it had: no choice of the policy's.
+
         Raises:
           EngineError: unusable ids, choices, a session with two turns at once, a closed engine.
           ServerUnavailableError, ServerRefusedError, ServerProtocolError: see errors.py.
           StaleWeightsError: the answer came from other weights, and again after these had been pushed once more.
-          AbortedError: the server ended the turn early; its partial Generation is in `partial`.
         """
         self._check(request)
         return await asyncio.wrap_future(self._submit(self._generate(request)))
@@ -125,11 +125,8 @@ class SglangEngine:
                 )
         self._counters["cached_tokens"] += answer.cached_tokens
         self._counters["generated_tokens"] += len(answer.ids)
-        turn = _generation(answer, len(request.ids))
-        if answer.finish_reason == ABORT:
-            self._counters["aborted"] += 1
-            raise AbortedError(f"request {request.request_id!r} was aborted: {answer.message or 'no reason'}", turn)
-        return turn
+        self._counters["aborted"] += answer.finish_reason == ABORT
+        return _generation(answer, len(request.ids))
 
     async def _ask(self, request: GenerateRequest, budget: int) -> Answer:
         """Asks until there is an answer or the retries are used up. Safe: an answer that is lost is never used."""
