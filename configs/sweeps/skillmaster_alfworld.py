@@ -1,0 +1,24 @@
+"""What SkillMaster's parts are worth on ALFWorld: the method, plain GRPO, and the method with one part changed.
+
+    python -m experiments.ablate --sweep=configs/sweeps/skillmaster_alfworld.py           # 18 runs, one at a time
+    python -m experiments.ablate --sweep=configs/sweeps/skillmaster_alfworld.py:smoke     # does it run at all
+    python -m launch.slurm --sweep=configs/sweeps/skillmaster_alfworld.py --submit
+
+The first variant is what the others are compared with, seed by seed.
+"""
+
+
+def get_sweep():
+    """Returns base config, variants (name -> keys that differ) and seeds."""
+    return dict(
+        config="configs/skillmaster_alfworld.py",
+        variants={
+            "skillmaster": {},
+            "grpo": dict(config="configs/grpo_alfworld.py"),  # the same rollouts a round, no reviews, no bank
+            "no_utility": dict(utility=False),  # reviews are rewarded for the form of their call alone
+            "joint": dict(joint=True),  # act and review turns share one normalisation
+            "mutate_never": dict(mutate="never"),  # training edits are dry runs
+            "accept_always": dict(accept="always"),  # every valid edit enters the bank
+        },
+        seeds=(0, 1, 2),
+    )
