@@ -137,6 +137,10 @@ class EvalSettings(config.Settings):
 class EngineSettings(config.Settings):
     """Generation and the shapes of the update."""
 
+    engine: str = setting("embedded", "sample in this process, or on servers", choices=("embedded", "http"), free=True)
+    engine_urls: tuple[str, ...] = setting((), "addresses of the servers, joined by '+', for engine=http", free=True)
+    engine_router: str = setting("", "address of a router that passes turns on to them; empty is none", free=True)
+    engine_api_key_env: str = setting("", "environment variable that holds the servers' key; empty is none", free=True)
     slots: int = setting(64, "sequences the embedded engine holds", low=1, free=True)
     max_length: int = setting(1024, "longest context, in tokens", low=64)
     row_length: int = setting(1024, "length of a packed training row, in tokens", low=64)
@@ -167,6 +171,13 @@ class RunSettings(config.RunConfig):
                 f"row_length={self.engine.row_length} is shorter than max_length={self.engine.max_length}: "
                 "a whole episode must fit one row; raise row_length or lower max_length"
             )
+        if (self.engine.engine == "http") != bool(self.engine.engine_urls):
+            raise config.ConfigError(
+                f"engine={self.engine.engine!r} with engine_urls={self.engine.engine_urls!r}: "
+                "engine=http needs the address of every server, and engine=embedded has none"
+            )
+        if self.engine.engine == "http" and self.agent.choices:
+            raise config.ConfigError("choices=True with engine='http': servers cannot sample among choices; drop one")
         for split in self.evaluation.eval_splits:
             if split not in SPLITS:
                 raise config.ConfigError(f"eval_splits contains {split!r}: expected some of {', '.join(SPLITS)}")

@@ -28,6 +28,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from sage_jax.data.tokenizer import load_tokenizer
 from sage_jax.errors import ConfigError, EngineError, SageError
 from sage_jax.models import hf
 from sage_jax.rollout.embedded import EmbeddedEngine
@@ -267,9 +268,6 @@ def serve(service: EngineService, listener: socket.socket, *, api_key: str, max_
 
 def open_service(arguments: argparse.Namespace) -> EngineService:
     """Loads model, tokenizer (where the folder has one) and engine. Raises ConfigError or CheckpointError."""
-    # transformers takes a second to import and no one needs it before a model is opened.
-    import transformers
-
     folder = Path(arguments.model)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"--model={arguments.model}: no such model folder (it needs config.json and safetensors)")
@@ -283,7 +281,7 @@ def open_service(arguments: argparse.Namespace) -> EngineService:
     if not arguments.skip_tokenizer_init and any(
         (folder / name).is_file() for name in ("tokenizer.json", "vocab.json")
     ):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer = load_tokenizer(folder)
     return EngineService(
         engine, folder, tokenizer, name=arguments.served_model_name, limit=arguments.max_queued_requests
     )

@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import optax
-import transformers
 
 from sage_jax.agents.episode import AgentOptions, Player
 from sage_jax.data.sft import text_encoder
 from sage_jax.data.tasks import AlfworldSource, load_tasks
+from sage_jax.data.tokenizer import load_tokenizer
 from sage_jax.envs.alfworld import AlfworldFactory
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError
@@ -27,16 +26,15 @@ from sage_jax.models.config import ModelConfig
 from sage_jax.models.sharding import MESH_AXES, make_mesh, placer
 from sage_jax.models.transformer import forward, head_weights, logical_axes
 from sage_jax.rewards import ActShaping, OutcomeConfig
-from sage_jax.rollout.embedded import EmbeddedEngine
-from sage_jax.rollout.programs import EngineConfig
+from sage_jax.rollout import Engine
 from sage_jax.settings import RunSettings
 from sage_jax.skills import RetrievalConfig, SkillBank, load_bank
+from sage_jax.training.engines import open_engine
 from sage_jax.training.optimizer import OptimizerOptions, make_optimizer, make_schedule
 from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
 from sage_jax.types import Task
 
 FULL_ROOMS = "full_rooms"
-_PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Session:
     params: Any
     tokenizer: Any
     pool: EnvPool
-    engine: EmbeddedEngine
+    engine: Engine
     player: Player
     runner: asyncio.Runner
     optimizer: optax.GradientTransformation
@@ -95,10 +93,7 @@ def open_session(settings: RunSettings, folder: pathlib.Path) -> Iterator[Sessio
         factory = AlfworldFactory(translations=str(source.translations_folder))
         pool = EnvPool(factory, workers=settings.tasks.env_workers, timeout_s=settings.tasks.env_timeout_s)
         stack.callback(pool.close)
-        sizes = EngineConfig(num_slots=settings.engine.slots, max_length=settings.engine.max_length)
-        engine = EmbeddedEngine(model, params, sizes)
-        stack.callback(engine.close)
-        engine.warmup(choices=settings.agent.choices)
+        engine = stack.enter_context(contextlib.closing(open_engine(settings, folder, model, params)))
         runner = stack.enter_context(asyncio.Runner())
         optimizer, schedule = rl_optimizer(settings)
         run_forward = policy_forward(settings, model)
@@ -138,26 +133,6 @@ def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
     if settings.policy.mesh:
         place = placer(logical_axes(hf.read_config(folder)), jax.sharding.get_mesh())
     return hf.load(folder, compute_dtype=settings.policy.compute_dtype, place=place)
-
-
-def load_tokenizer(folder: pathlib.Path) -> Any:
-    """Loads a model folder's tokenizer.
-
-    A folder that asks for the plain class gets tokenizer.json as it is: AutoTokenizer of transformers 5 reads every
-    folder of model type qwen2 as Qwen's byte-level BPE, which turns a word-level vocabulary into single letters.
-
-    Raises:
-      ConfigError: the folder holds no tokenizer.
-    """
-    path, kind = folder / "tokenizer_config.json", transformers.AutoTokenizer
-    if path.is_file() and json.loads(path.read_text()).get("tokenizer_class") in _PLAIN_TOKENIZERS:
-        kind = transformers.PreTrainedTokenizerFast
-    try:
-        return kind.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"model={str(folder)!r} has no tokenizer that can be loaded: {str(error).splitlines()[0]}"
-        ) from error
 
 
 def mesh_sizes(text: str) -> dict[str, int]:
@@ -215,7 +190,7 @@ def _load(source: AlfworldSource, label: str) -> dict[str, tuple[Task, ...]]:
         return load_tasks(source, progress=progress)
 
 
-def make_player(settings: RunSettings, engine: EmbeddedEngine, pool: EnvPool, tokenizer: Any, encode: Any) -> Player:
+def make_player(settings: RunSettings, engine: Engine, pool: EnvPool, tokenizer: Any, encode: Any) -> Player:
     """Returns the player of the run's agent."""
     agent, skills = settings.agent, settings.skills
     options = AgentOptions(

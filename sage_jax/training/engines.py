@@ -1,0 +1,52 @@
+"""Opens the engine that a run samples with: in this process, or a client of servers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+from sage_jax.errors import ConfigError
+from sage_jax.models.config import ModelConfig
+from sage_jax.rollout import Engine
+from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.http_client import HttpOptions
+from sage_jax.rollout.programs import EngineConfig
+from sage_jax.rollout.sglang import SglangEngine
+from sage_jax.rollout.weights import WeightFolders
+from sage_jax.settings import RunSettings
+
+
+def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig, params: Any) -> Engine:
+    """Returns an engine that has the given weights, as version 0; to be closed by the caller.
+
+    Args:
+      settings: of the run.
+      folder: run folder; weights for servers pass through its folder `weights`, which they must see too.
+      model: the policy.
+      params: its parameters.
+
+    Raises:
+      ConfigError: a size or a key that does not fit.
+      EngineError: a server does not take the weights.
+    """
+    sizes = settings.engine
+    if sizes.engine == "embedded":
+        engine = EmbeddedEngine(model, params, EngineConfig(num_slots=sizes.slots, max_length=sizes.max_length))
+        engine.warmup(choices=settings.agent.choices)
+        return engine
+    key = os.environ.get(sizes.engine_api_key_env, "")
+    if sizes.engine_api_key_env and not key:
+        raise ConfigError(f"engine_api_key_env={sizes.engine_api_key_env!r}: there is no such environment variable")
+    client = SglangEngine(
+        HttpOptions(sizes.engine_urls, sizes.engine_router, key),
+        vocab_size=model.vocab_size,
+        max_length=sizes.max_length,
+        write_weights=WeightFolders(folder / "weights", model, source=settings.policy.model),
+    )
+    try:
+        client.update_weights(params, 0)
+    except BaseException:
+        client.close()
+        raise
+    return client
