@@ -1,4 +1,4 @@
-"""What tests of several packages share: the base model's tokenizer and one small generated game of each family."""
+"""What tests of several packages share: the base model's tokenizer, small generated games, a tiny model and its run."""
 
 import pytest
 
@@ -22,3 +22,31 @@ def household_games(tmp_path_factory):
     cache = str(tmp_path_factory.mktemp("household"))
     source = AlfworldSource("generated", cache, ("train",), games=GAMES | SMALL, processes=0)
     return load_tasks(source)["train"]
+
+
+@pytest.fixture(scope="session")
+def tiny_cache(tmp_path_factory):
+    """The cache of all tiny runs: games and compiled programs are made once."""
+    return tmp_path_factory.mktemp("tiny_cache")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tiny_cache, tmp_path_factory):
+    """The folder of a tiny model that was taught to act and to review."""
+    import jax
+
+    from sage_jax.testing.tiny import tiny_model
+
+    jax.config.update("jax_compilation_cache_dir", str(tiny_cache / "xla"))
+    return tiny_model(tmp_path_factory.mktemp("tiny_model"))
+
+
+@pytest.fixture(scope="session")
+def tiny_session(tiny_cache, tiny_folder, tmp_path_factory):
+    """The parts of a tiny run: real engine, real environments."""
+    from sage_jax.testing.tiny import tiny_settings
+    from sage_jax.training.session import open_session
+
+    folder = tmp_path_factory.mktemp("tiny_session")
+    with open_session(tiny_settings(folder, tiny_folder, tiny_cache), folder) as session:
+        yield session

@@ -170,7 +170,10 @@ def reward_reviews(
 def accept_edits(
     bank: SkillBank, reviews: Sequence[Review], utilities: Mapping[int, RewardResult], accept: str
 ) -> SkillBank:
-    """Applies the round's edits to the bank, best utility first; an edit that has become a duplicate changes nothing.
+    """Applies the round's edits to the bank, best utility first.
+
+    An edit that has become a duplicate changes nothing, nor does an update of a skill that a better edit has updated:
+    its utility was measured against the words that are gone.
 
     Args:
       bank: as the round's episodes saw it.
@@ -184,8 +187,11 @@ def accept_edits(
         value = utilities.get(review.index, NO_EDIT).value
         return float("-inf") if value is None else value
 
+    updated: set[str] = set()
     for review in sorted(edits, key=lambda review: (-worth(review), review.index)):
-        if accept == "always" or worth(review) > 0:
+        if (accept == "always" or worth(review) > 0) and review.outcome.skill_id not in updated:
+            if review.outcome.kind is EditKind.UPDATED:
+                updated.add(review.outcome.skill_id)
             measured = utilities.get(review.index)
             provenance = dataclasses.replace(review.provenance, utility=measured.value if measured else None)
             bank = apply_edit(bank, review.parse.call, task_category=review.family, provenance=provenance).bank
