@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from sage_jax.errors import ConfigError
+
 PAD, UNK, END, USER, ASSISTANT = "<|pad|>", "<|unk|>", "<|end|>", "<|user|>", "<|assistant|>"
 TAGS = ("<think>", "</think>", "<action>", "</action>", "<tool_call>", "</tool_call>")
 _WORD = r"[a-z_]+|[0-9]+|[^\sa-z0-9_]"
@@ -24,19 +26,22 @@ def split_words(text: str) -> list[str]:
 
 
 def build_tokenizer(words: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """Returns a tokenizer of exactly `size` entries: special tokens, `words` sorted, and reserved places."""
+    """Returns a tokenizer of exactly `size` entries: special tokens, tags, `words` sorted, and reserved places.
+
+    Raises:
+      ConfigError: they are more than `size`.
+    """
     special = [PAD, UNK, END, USER, ASSISTANT]
     vocabulary = [*special, *TAGS, *sorted(set(words) - set(special) - set(TAGS))]
     if len(vocabulary) > size:
-        raise ValueError(f"{len(vocabulary)} words do not fit a vocabulary of {size}")
+        raise ConfigError(f"vocab_size={size}: {len(vocabulary)} words must fit; use {len(vocabulary)} or more")
     vocabulary += [f"<|reserved_{i}|>" for i in range(size - len(vocabulary))]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=UNK))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
-    tokenizer.decoder = decoders.Sequence([decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
-    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)  # joins words with spaces
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNK, eos_token=END)
     fast.chat_template = _TEMPLATE
     return fast
