@@ -46,14 +46,13 @@ async def expert_episodes(
 async def _play(pool: EnvPool, task: Task, seed: int, max_steps: int) -> list[Message] | None:
     """Returns one solved episode with its review, or None."""
     rng, name = random.Random(seed), f"expert/{seed}"
-    observation = await pool.reset(name, task, seed)
-    types = sorted({thing.split()[0] for thing in list_things(observation.text.partition("Your task")[0])})
-    hints = rng.sample(types, min(rng.choice((0, 0, 1, 2)), len(types)))
-    skills = [hint_skill(kind) for kind in hints]
-    expert = HouseholdExpert(observation.text, " ".join(principle for _, principle in skills), rng)
-    text = observation.text
-    messages: list[Message] = [("user", opening_message(text, skills), False)]
+    text = (await pool.reset(name, task, seed)).text
     try:
+        types = sorted({thing.split()[0] for thing in list_things(text.partition("Your task")[0])})
+        hints = rng.sample(types, min(rng.choice((0, 0, 1, 2)), len(types)))
+        skills = [hint_skill(kind) for kind in hints]
+        expert = HouseholdExpert(text, " ".join(principle for _, principle in skills), rng)
+        messages: list[Message] = [("user", opening_message(text, skills), False)]
         for steps in range(1, max_steps + 1):  # noqa: B007  (read after the loop)
             thought, action = expert.act(text)
             messages.append(("assistant", act_text(thought, action), True))
