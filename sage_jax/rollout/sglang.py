@@ -67,7 +67,7 @@ class SglangEngine:
         self._vocab_size, self._max_length, self._write = vocab_size, max_length, write_weights
         self._version: int | None = None  # None until weights were pushed: then any version will do
         self._folder: Path | None = None
-        self._busy: set[str] = set()
+        self._busy: dict[str, asyncio.Task] = {}  # by session
         self._numbers = itertools.count()
         self._repairing = asyncio.Lock()
         self._side_tasks: set[asyncio.Task] = set()
@@ -94,9 +94,11 @@ class SglangEngine:
         """Does nothing: servers drop what is not used."""
 
     async def _generate(self, request: GenerateRequest) -> Generation:
-        if request.session in self._busy:
+        task, holder = asyncio.current_task(), self._busy.get(request.session)
+        assert task is not None  # for the type checker: this runs as a task
+        if holder is not None and not holder.cancelling():
             raise EngineError(f"session {request.session!r} already has a turn in progress")
-        self._busy.add(request.session)
+        self._busy[request.session] = task
         try:
             return await self._turn(request)
         except asyncio.CancelledError:
@@ -104,7 +106,8 @@ class SglangEngine:
                 raise EngineError("the engine is closed") from None
             raise
         finally:
-            self._busy.discard(request.session)
+            if self._busy.get(request.session) is task:
+                del self._busy[request.session]
 
     async def _turn(self, request: GenerateRequest) -> Generation:
         self._counters["requests"] += 1
@@ -188,13 +191,17 @@ class SglangEngine:
             raise EngineError("this engine was made without write_weights, so it cannot push weights")
         if version == self._version:
             raise EngineError(f"weight version {version} is already in use; give every update its own")
-        if self._busy:
-            raise EngineError(f"cannot update to version {version}: {len(self._busy)} turns run; let them end first")
+        self._submit(self._refuse_if_busy(version)).result()
         try:
             folder = self._write(params, version)
         except CheckpointError as error:
             raise EngineError(f"new weights do not fit: {error}") from error
         self._submit(self._push_everywhere(folder, version)).result()
+
+    async def _refuse_if_busy(self, version: int) -> None:
+        """Runs behind every turn that was asked for before."""
+        if self._busy:
+            raise EngineError(f"cannot update to version {version}: {len(self._busy)} turns run; let them end first")
 
     async def _push_everywhere(self, folder: Path, version: int) -> None:
         results = await asyncio.gather(
