@@ -7,6 +7,7 @@ SkillMaster (skillmaster.py) is this plus review turns, probes and a bank.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -62,19 +63,27 @@ async def play_round(
 def plan_groups(
     settings: RunSettings, tasks: Sequence[Task], bank: SkillBank, number: int, *, review: bool
 ) -> list[EpisodePlan]:
-    """Returns `group_size` plans for each task; rollouts of a group differ in their seed only."""
-    return [
-        EpisodePlan(
-            task=task,
-            group=f"{number}/{task.id}",
-            seed=derive_seed(settings.seed, "rollout", number, task.id, member),
-            bank=bank,
-            review=review,
-            temperature=settings.agent.temperature,
-        )
-        for task in tasks
-        for member in range(settings.rl.group_size)
-    ]
+    """Returns `group_size` plans for each task; rollouts of a group differ in their seed only.
+
+    A task that comes again in the same round (fewer tasks than a round takes, or the end of a pass over them) is
+    another group with other seeds.
+    """
+    plans, times = [], collections.Counter[str]()
+    for task in tasks:
+        key = f"{task.id}#{times[task.id]}" if times[task.id] else task.id
+        times[task.id] += 1
+        for member in range(settings.rl.group_size):
+            plans.append(
+                EpisodePlan(
+                    task=task,
+                    group=f"{number}/{key}",
+                    seed=derive_seed(settings.seed, "rollout", number, key, member),
+                    bank=bank,
+                    review=review,
+                    temperature=settings.agent.temperature,
+                )
+            )
+    return plans
 
 
 def assign_advantages(
