@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from sage_jax.data.expert_episodes import expert_episodes
 from sage_jax.data.packing import PackedBatch, micro_batches, pack
 from sage_jax.data.sft import conversation_sequence
+from sage_jax.errors import ConfigError
 from sage_jax.metrics.progress import show_progress
 from sage_jax.models.transformer import head_weights
 from sage_jax.seeding import numpy_rng
@@ -64,4 +63,8 @@ async def _collect(session: Session) -> PackedBatch:
         conversation_sequence(messages, player.encode, player.template, number)
         for number, messages in enumerate(conversations)
     ]
-    return pack([sequence for sequence in sequences if len(np.asarray(sequence.ids)) <= limit], row_length=limit)
+    fitting = [sequence for sequence in sequences if len(sequence.ids) <= limit]
+    if not fitting:
+        shortest = min(len(sequence.ids) for sequence in sequences)
+        raise ConfigError(f"row_length={limit}: the shortest expert episode has {shortest} tokens; raise row_length")
+    return pack(fitting, row_length=limit)

@@ -27,7 +27,7 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
     The bank is the checkpoint's, else the skill file named by `bank`. Returns the file written.
     """
     folder = pathlib.Path(settings.run_dir)
-    with open_session(settings, folder) as session:
+    with open_session(settings, folder, training=False) as session:
         restored = _newest(settings)
         bank, version = session.start_bank(), 1
         if restored is not None:
@@ -37,6 +37,7 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
         outcomes, _ = session.runner.run(evaluate(session.player, settings, tasks, bank))
     rows, path = summarise(outcomes), folder / "eval" / f"{tag}.json"
     write_rows(path, rows)
+    path.with_suffix(".stamp").unlink(missing_ok=True)  # a training run with this tag evaluates anew
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -74,16 +75,21 @@ class Session:
 
 
 @contextlib.contextmanager
-def open_session(settings: RunSettings, folder: pathlib.Path) -> Iterator[Session]:
+def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool = True) -> Iterator[Session]:
     """Builds the parts, and ends engine and workers on the way out.
+
+    Args:
+      settings: of the run.
+      folder: the run's.
+      training: False needs no training tasks.
 
     Raises:
       ConfigError, DataError: a setting or a file does not fit; the message says which.
     """
-    source = alfworld_source(settings)
+    source = alfworld_source(settings, training=training)
     # Programs are compiled once a machine and not once a start.
     jax.config.update("jax_compilation_cache_dir", str(source.cache_folder / "xla"))
-    tasks = all_tasks(settings)
+    tasks = all_tasks(settings, training=training)
     with contextlib.ExitStack() as stack:
         if settings.policy.mesh:
             stack.enter_context(jax.set_mesh(make_mesh(**{"data": 1, **mesh_sizes(settings.policy.mesh)})))
@@ -151,7 +157,7 @@ def policy_forward(settings: RunSettings, model: ModelConfig):
     return functools.partial(forward, model, remat=settings.policy.remat, unroll=settings.policy.unroll)
 
 
-def alfworld_source(settings: RunSettings) -> AlfworldSource:
+def alfworld_source(settings: RunSettings, *, training: bool = True) -> AlfworldSource:
     """Returns where the run's tasks come from."""
     tasks = settings.tasks
     games = {
@@ -162,14 +168,30 @@ def alfworld_source(settings: RunSettings) -> AlfworldSource:
         "max_receptacles": tasks.max_receptacles or None,
         "expert_steps": tasks.expert_steps,
     }
-    needed = tuple(dict.fromkeys(("train", *settings.evaluation.eval_splits)))
+    needed = tuple(dict.fromkeys((*(("train",) if training else ()), *settings.evaluation.eval_splits)))
     return AlfworldSource(tasks.source, tasks.cache, needed, games, max(tasks.env_workers, 1))
 
 
-def all_tasks(settings: RunSettings) -> dict[str, tuple[Task, ...]]:
-    """Lists the run's tasks by split, generating games first where there are none."""
-    source = alfworld_source(settings)
+def all_tasks(settings: RunSettings, *, training: bool = True) -> dict[str, tuple[Task, ...]]:
+    """Lists the run's tasks by split, generating games first where there are none.
+
+    Raises:
+      ConfigError: a split that is needed would be empty, or a family of skills could not be probed.
+      DataError: an official tree lacks a split or a file.
+    """
+    source = alfworld_source(settings, training=training)
     tasks = _load(source, "games")
+    for split in source.splits:
+        if not tasks.get(split):
+            key = "games_train" if split == "train" else "games_valid"
+            raise ConfigError(f"split {split!r} has no games: raise {key} or take the split out of eval_splits")
+    if training and settings.rl.method == "skillmaster" and settings.skills.utility:
+        families = collections.Counter(task.family for task in tasks["train"])
+        if lonely := sorted(family for family, count in families.items() if count == 1):
+            raise ConfigError(
+                f"family {lonely[0]!r} has one training game, so an edit made on it has no other to be probed on: "
+                "raise games_train or set utility=False"
+            )
     if settings.evaluation.eval_full_rooms:
         games = {**source.games, "train": 0, "valid_seen": 0, "max_receptacles": None, "expert_steps": 60}
         full = dataclasses.replace(source, source="generated", splits=("valid_unseen",), games=games)
