@@ -137,6 +137,16 @@ class Checkpointer:
         reasons = "; ".join(f"step {number}: {reason}" for number, reason in passed_over) or "it is empty"
         raise CheckpointError(f"no usable checkpoint in {self._steps.parent}: {reasons}")
 
+    def check_fingerprint(self) -> None:
+        """Raises CheckpointError when the newest readable step belongs to another configuration; reads no arrays."""
+        for step in reversed(self.steps()):
+            try:
+                manifest = read_manifest(self._manifests / f"{step}.json")
+            except CheckpointError:
+                continue  # `restore` passes over it and tells of it
+            self._check_fingerprint(manifest)
+            return
+
     def latest(self) -> int | None:
         """Returns the newest finished step, or None. Its files are not checked here."""
         return max(self.steps(), default=None)

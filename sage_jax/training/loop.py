@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sage_jax import config
@@ -41,25 +42,27 @@ def train(settings: RunSettings) -> pathlib.Path:
     Raises:
       SageError: anything a user can mend; the message says what.
     """
-    folder = open_run_folder(settings.run_dir, config.flatten(settings))
+    folder, rounds, every = pathlib.Path(settings.run_dir), settings.rl.rounds, settings.evaluation.eval_every
     checkpointer = Checkpointer(folder / "checkpoints", keep=settings.keep, fingerprint=config.fingerprint(settings))
+    checkpointer.check_fingerprint()
+    open_run_folder(folder, config.flatten(settings))
     with checkpointer, open_session(settings, folder) as session:
         state, reference, bank, cursor = start(session, checkpointer)
         with MetricsWriter(folder, cursor=cursor, step=int(state.step)) as writer:
             done = checkpointer.latest() or 0
             if done == 0:
                 run_evaluation(session, state.params, bank, "before", writer, 0)
-            with show_progress("rounds", settings.rl.rounds, done=done) as progress:
-                for number in range(done, settings.rl.rounds):
+            with show_progress("rounds", rounds, done=done) as progress:
+                for number in range(done, rounds):
+                    # Before the round and not after the last one's checkpoint: so a kill between the two skips nothing.
+                    if every and number and number % every == 0:
+                        run_evaluation(session, state.params, bank, f"round_{number}", writer, number)
                     state, bank, shown = play_and_learn(session, state, reference, bank, number, writer)
-                    last = number + 1 == settings.rl.rounds
-                    if last or (number + 1) % settings.save_every == 0:
+                    if number + 1 == rounds or (number + 1) % settings.save_every == 0:
                         save(checkpointer, number + 1, state, reference, bank, writer)
                     progress.advance(1, shown)
-                    every = settings.evaluation.eval_every
-                    if every and not last and (number + 1) % every == 0:
-                        run_evaluation(session, state.params, bank, f"round_{number + 1}", writer, number + 1)
-            run_evaluation(session, state.params, bank, "after", writer, settings.rl.rounds)
+            if played := max(done, rounds):
+                run_evaluation(session, state.params, bank, "after", writer, played)
         save_bank(bank, folder / "skills.json")
     return folder
 
@@ -76,7 +79,7 @@ def start(session: Session, checkpointer: Checkpointer) -> tuple[TrainState, Any
         return restored.arrays["state"], restored.arrays.get("reference"), bank, document["metrics_cursor"]
     params, metrics = cold_start(session)
     state = TrainState.create(params, session.optimizer)
-    reference = jax.tree.map(np.asarray, params) if settings.rl.kl_coef else None
+    reference = jax.tree.map(jnp.array, params) if settings.rl.kl_coef else None  # updates donate the state's
     bank = session.start_bank()
     with MetricsWriter(session.folder) as writer:
         if metrics:
@@ -105,7 +108,8 @@ def play_and_learn(
     result = session.runner.run(play(session.player, settings, tasks, session.tasks["train"], bank, number))
     clock.lap("rollout")
     state, learned = learn(session, state, reference, result.trajectories, number, clock)
-    metrics = {**result.metrics, **learned, **clock.seconds(), "lr": float(session.schedule(number))}
+    lr = float(session.schedule(max(int(state.step) - 1, 0)))
+    metrics = {**result.metrics, **learned, **clock.seconds(), "lr": lr}
     writer.write(number + 1, metrics)
     decode = session.tokenizer.decode
     write_trajectories(session.folder, number + 1, result.trajectories, decode=decode)
@@ -161,10 +165,12 @@ def learn(
     if len(batches) * settings.rl.epochs > 1:
         # Later updates leave the policy that sampled: its log-probabilities are taken before the first.
         batches = [micro._replace(old_logprobs=session.logprobs(state.params, micro)) for micro in batches]
-    for _ in range(settings.rl.epochs):
-        for micro in batches:
-            state, metrics = session.update(state, micro, reference)
-    values = read_metrics(metrics, state.params, step=number + 1)
+    metrics = []
+    for micro in batches * settings.rl.epochs:
+        state, one = session.update(state, micro, reference)
+        metrics.append(one)
+    # All are read, because an update that was not applied tells of it nowhere else; the last are written.
+    values = [read_metrics(one, state.params, step=number + 1) for one in metrics][-1]
     clock.lap("update")
     values |= {
         "update/steps": float(state.step),
@@ -177,19 +183,31 @@ def learn(
 def run_evaluation(
     session: Session, params: Any, bank: SkillBank, tag: str, writer: MetricsWriter, step: int
 ) -> list[EvalRow]:
-    """Evaluates once per tag and run folder: what is already in eval/<tag>.json is read, not played again."""
-    path = session.folder / "eval" / f"{tag}.json"
-    if path.exists():
-        return read_rows(path)
-    settings = session.settings
-    hand_over(session, params, step + 1_000_000)  # evaluation never shares a version with a round
-    tasks = {split: session.tasks[split] for split in session.eval_splits}
-    started = time.monotonic()
-    outcomes, _ = session.runner.run(evaluate(session.player, settings, tasks, bank))
-    rows = summarise(outcomes)
+    """Evaluates, or reads eval/<tag>.json where an earlier start left the same evaluation; writes its metrics."""
+    path, started = session.folder / "eval" / f"{tag}.json", time.monotonic()
+    rows = read_rows(path) if stamp_of(path) == stamp(session.settings, step) else None
+    if rows is None:
+        hand_over(session, params, step + 1_000_000)  # evaluation never shares a version with a round
+        tasks = {split: session.tasks[split] for split in session.eval_splits}
+        outcomes, _ = session.runner.run(evaluate(session.player, session.settings, tasks, bank))
+        rows = summarise(outcomes)
+        write_rows(path, rows)
+        path.with_suffix(".stamp").write_text(json.dumps(stamp(session.settings, step)))
+    # The line of an earlier start was cut off with everything behind the checkpoint.
     writer.write(step, metrics_of(rows) | {"time/eval": time.monotonic() - started})
-    write_rows(path, rows)
     return rows
+
+
+def stamp(settings: RunSettings, step: int) -> dict[str, Any]:
+    """Returns what the evaluation of round `step` depends on, as JSON gives it back."""
+    values = {"step": step, **config.fingerprint(settings), **config.flatten(settings.evaluation)}
+    return json.loads(json.dumps(values))
+
+
+def stamp_of(path: pathlib.Path) -> dict[str, Any] | None:
+    """Returns the stamp that a finished evaluation left beside its file, None without one."""
+    beside = path.with_suffix(".stamp")
+    return json.loads(beside.read_text()) if path.exists() and beside.exists() else None
 
 
 class Clock:
