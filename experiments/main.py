@@ -60,6 +60,9 @@ def run() -> None:
         app.run(main, flags_parser=_parse)
     except SageError as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":
