@@ -23,6 +23,7 @@ from sage_jax.data.base_corpus import conversations, corpus_words
 from sage_jax.data.packing import MicroBatches, Sequence, micro_batches, pack
 from sage_jax.data.sft import conversation_sequence, text_encoder
 from sage_jax.data.word_tokenizer import build_tokenizer
+from sage_jax.errors import ConfigError
 from sage_jax.metrics.progress import show_progress
 from sage_jax.models import hf
 from sage_jax.models.config import ModelConfig
@@ -32,6 +33,8 @@ from sage_jax.seeding import derive_seed, jax_key
 from sage_jax.training.optimizer import OptimizerOptions, make_optimizer
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import LossOptions, make_update_step, read_metrics
+
+_SHORTEST_ROW = 64  # tokens; shorter rows might never be offered a conversation that fits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +63,22 @@ class BaseModelSettings:
     seed: int = 0
     save_every: int = 200
 
+    def __post_init__(self) -> None:
+        """Raises ConfigError for sizes that give no update."""
+        for name in ("updates", "save_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1")
+        for name in ("short_rows", "long_rows"):
+            if not _SHORTEST_ROW <= getattr(self, name) <= self.tokens:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}: an update of tokens={self.tokens} needs rows of "
+                    f"{_SHORTEST_ROW} to {self.tokens} tokens"
+                )
+        if self.hidden_size % 64:
+            raise ConfigError(f"hidden_size={self.hidden_size}: heads of 32 in two groups need a multiple of 64")
+
     def model(self) -> ModelConfig:
-        """Returns the model: a Qwen2 decoder with four heads of 32."""
+        """Returns the model: a Qwen2 decoder with heads of 32, keys and values in two groups."""
         return ModelConfig(
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_size,
@@ -79,7 +96,14 @@ class BaseModelSettings:
 
 
 def train_base_model(settings: BaseModelSettings, work: pathlib.Path, out: pathlib.Path) -> dict[str, float]:
-    """Trains (or continues) in `work`, then writes model, tokenizer and card to `out`. Returns the last metrics."""
+    """Trains (or continues) in `work`, then writes model, tokenizer and card to `out`.
+
+    Returns:
+      The metrics that were read last; those of a finished run when there is nothing left to do.
+
+    Raises:
+      CheckpointError: `work` holds a run of other settings.
+    """
     config = settings.model()
     tokenizer = build_tokenizer(corpus_words(), settings.vocab_size)
     optimizer = make_optimizer(
@@ -96,10 +120,12 @@ def train_base_model(settings: BaseModelSettings, work: pathlib.Path, out: pathl
     model = functools.partial(forward, config, unroll=True)
     update = make_update_step(model, head_weights, optimizer, LossOptions(kind="sft"))
     state = TrainState.create(_initial_params(settings, config), optimizer)
-    started, values = time.monotonic(), {}
+    started, seconds, values = time.monotonic(), 0.0, {}
     with Checkpointer(work / "checkpoints", fingerprint=dataclasses.asdict(settings)) as checkpointer:
         if checkpointer.latest() is not None:
-            state = checkpointer.restore(state).arrays
+            restored = checkpointer.restore(state)
+            state, values = restored.arrays, restored.document.get("metrics", {})
+            seconds = restored.document.get("seconds", 0.0)
         done = int(state.step)
         with show_progress("base model", settings.updates, done=done) as progress:
             for step in range(done, settings.updates):
@@ -109,8 +135,9 @@ def train_base_model(settings: BaseModelSettings, work: pathlib.Path, out: pathl
                 shown = {"loss": values.get("sft/loss", 0), "accuracy": values.get("sft/accuracy", 0)}
                 progress.advance(1, shown)
                 if (step + 1) % settings.save_every == 0 or step + 1 == settings.updates:
-                    checkpointer.save(step + 1, state, {"settings": dataclasses.asdict(settings)})
-    _write(settings, config, state.params, tokenizer, out, values | {"seconds": time.monotonic() - started})
+                    document = {"settings": dataclasses.asdict(settings), "metrics": values}
+                    checkpointer.save(step + 1, state, document | {"seconds": seconds + time.monotonic() - started})
+    _write(settings, config, state.params, tokenizer, out, values | {"seconds": seconds + time.monotonic() - started})
     return values
 
 
