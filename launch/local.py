@@ -157,7 +157,7 @@ class _Running:
             # A session of its own: a job and the processes it starts end together, and Ctrl-C reaches it only once.
             self.process = subprocess.Popen(
                 job.argv,
-                env={**os.environ, **job.env},
+                env={"PYTHONUNBUFFERED": "1", **os.environ, **job.env},  # a log in order, and as it happens
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -82,7 +82,7 @@ def modules() -> tuple[Any, Any]:
         from xmanager import xm, xm_local
     except ImportError as error:
         raise ConfigError(
-            f"XManager is missing ({error}): pip install 'sage-jax[launch]', or use launch.local"
+            f"XManager is missing ({error}): pip install -e '.[launch]', or use launch.local"
         ) from None
     return xm, xm_local
 
