@@ -15,7 +15,9 @@ def get_sweep():
         variants={
             "skillmaster": {},
             "grpo": dict(config="configs/grpo_alfworld.py"),  # the same rollouts a round, no reviews, no bank
-            "no_utility": dict(utility=False),  # reviews are rewarded for the form of their call alone
+            # Reviews are rewarded for the form of their call alone. Nothing is measured, so acceptance by utility
+            # would leave the bank empty: beside accept_always, this variant tells what the reward is worth.
+            "no_utility": dict(utility=False, accept="always"),
             "joint": dict(joint=True),  # act and review turns share one normalisation
             "mutate_never": dict(mutate="never"),  # training edits are dry runs
             "accept_always": dict(accept="always"),  # every valid edit enters the bank

@@ -53,6 +53,8 @@ def test_jobs_really_run_and_a_failed_one_is_named(make_job, tmp_path, monkeypat
     odd = dataclasses.replace(make_job("odd", "import sys; sys.exit(sys.argv[1:] != ['$HOME; it\\'s'])"))
     odd = dataclasses.replace(odd, argv=(*odd.argv, "$HOME; it's"))
     bad = make_job("bad", "raise SystemExit(3)")
+    for job in (good, odd, bad):
+        (tmp_path / job.name).mkdir()
     experiment = backend.create_experiment(experiment_title="test")
     assert asyncio.run(xm_local.run_and_close(experiment, [good, bad, odd], parallel=1)) == ["bad"]
     assert (tmp_path / "good/eval/after.json").exists()
