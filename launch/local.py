@@ -105,7 +105,9 @@ def run_jobs(
     """
     if parallel < 1:
         raise ConfigError(f"parallel={parallel}: an integer >= 1 would fit")
-    waiting, running, outcomes = list(jobs), [], []
+    waiting = list(jobs)
+    running: list[_Running] = []
+    outcomes: list[Outcome] = []
 
     def end(outcome: Outcome) -> None:
         outcomes.append(outcome)

@@ -202,7 +202,8 @@ def make_jobs(
     Raises:
       ConfigError: a configuration cannot be resolved, or two variants have the same one.
     """
-    jobs, names = [], set()
+    jobs: list[Job] = []
+    names: set[str] = set()
     for seed, variant in itertools.product(sweep.seeds, sweep.variants):
         name = _job_name(f"{sweep.name}-{variant.name}-s{seed}", names)
         names.add(name)

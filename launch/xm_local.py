@@ -81,9 +81,7 @@ def modules() -> tuple[Any, Any]:
     try:
         from xmanager import xm, xm_local
     except ImportError as error:
-        raise ConfigError(
-            f"XManager is missing ({error}): pip install -e '.[launch]', or use launch.local"
-        ) from None
+        raise ConfigError(f"XManager is missing ({error}): pip install -e '.[launch]', or use launch.local") from None
     return xm, xm_local
 
 

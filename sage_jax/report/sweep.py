@@ -213,19 +213,19 @@ def costs(runs: Sequence[SeedRun], variants: Sequence[str]) -> dict[str, dict[st
 
 
 def curves(
-    runs: Sequence[SeedRun], variants: Sequence[str], metric: str, *, window: int = 1
+    runs: Sequence[SeedRun], variants: Sequence[str], metrics: Sequence[str], *, window: int = 1
 ) -> dict[str, tuple[list[int], list[float], list[float], list[float]]]:
     """Returns {variant: (rounds, mean, lowest, highest)} over the seeds, at the rounds that every seed has.
 
     Args:
-      runs: finished runs.
-      variants: which, in order; those without the metric are left out.
-      metric: name in metrics.jsonl.
+      runs: finished runs; a seed without any of the metrics is left out.
+      variants: which, in order; those without such a seed are left out.
+      metrics: names in metrics.jsonl; the first that a line holds counts.
       window: each seed's curve is first averaged over the last `window` rounds.
     """
     found = {}
     for variant in variants:
-        series = [_series(run, metric, window) for run in runs if run.variant == variant]
+        series = [one for run in runs if run.variant == variant and (one := _series(run, metrics, window))]
         steps = sorted(set.intersection(*(set(one) for one in series))) if series else []
         if steps:
             table = np.array([[one[step] for step in steps] for one in series])
@@ -233,8 +233,12 @@ def curves(
     return found
 
 
-def _series(run: SeedRun, metric: str, window: int) -> dict[int, float]:
-    points = {int(line["step"]): float(line[metric]) for line in run.metrics if line.get(metric) is not None}
+def _series(run: SeedRun, metrics: Sequence[str], window: int) -> dict[int, float]:
+    points = {}
+    for line in run.metrics:
+        values = [line[name] for name in metrics if line.get(name) is not None]
+        if values:
+            points[int(line["step"])] = float(values[0])
     steps = sorted(points)
     values = [points[step] for step in steps]
     return {step: float(np.mean(values[max(0, i + 1 - window) : i + 1])) for i, step in enumerate(steps)}

@@ -24,10 +24,11 @@ from sage_jax.report.sweep import (
 
 FIGURE = "success.svg"
 WINDOW = 5
-PANELS = (
-    ("reward/success", "rollouts of training", WINDOW),
-    ("eval/valid_unseen/all/with_skills/success", "unseen rooms, with skills", 1),
-    ("eval/valid_unseen/all/without_skills/success", "unseen rooms, without skills", 1),
+_UNSEEN = tuple(f"eval/valid_unseen/all/{kind}_skills/success" for kind in ("with", "without"))
+PANELS = (  # (title, metrics of which the first that is there counts, rounds to average over)
+    ("rollouts of training", ("reward/success",), WINDOW),
+    ("unseen rooms, own bank", _UNSEEN, 1),
+    ("unseen rooms, without skills", _UNSEEN[1:], 1),
 )
 
 
@@ -74,7 +75,7 @@ def write_sweep_page(
             variant: {metric: dataclasses.asdict(value) for metric, value in row.items()}
             for variant, row in costs(runs, variants).items()
         },
-        "curves": {metric: curves(runs, variants, metric, window=window) for metric, _, window in PANELS},
+        "curves": {text: curves(runs, variants, metrics, window=window) for text, metrics, window in PANELS},
         "git": sorted({run.git for run in runs if run.git}),
         "planned": [dataclasses.asdict(one) for one in planned],
     }
@@ -84,7 +85,7 @@ def write_sweep_page(
 
 def draw_success(runs: Sequence[SeedRun], variants: Sequence[str], path: pathlib.Path) -> bool:
     """Draws success by round, the band being the seeds' range; returns whether there was anything to draw."""
-    panels = [(text, window, curves(runs, variants, name, window=window)) for name, text, window in PANELS]
+    panels = [(text, window, curves(runs, variants, metrics, window=window)) for text, metrics, window in PANELS]
     panels = [panel for panel in panels if panel[2]]
     if not panels:
         return False
@@ -100,8 +101,8 @@ def draw_success(runs: Sequence[SeedRun], variants: Sequence[str], path: pathlib
             axes.set_ylim(-0.02, 1.02)
             axes.grid(alpha=0.3)
         figure.axes[0].set_ylabel("success")
-        shown = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
-        figure.legend(shown.values(), shown.keys(), loc="outside right upper")
+        shown = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
+        figure.legend(list(shown.values()), list(shown), loc="outside right upper")
         figure.savefig(path, metadata={"Date": None})
     return True
 

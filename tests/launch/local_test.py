@@ -105,6 +105,22 @@ def test_two_launchers_do_not_run_in_one_folder(make_job):
     assert statuses(local.run_jobs([job], write=lambda line: None)) == {"a": "done"}
 
 
+def test_a_job_that_outlives_its_launcher_keeps_its_folder(fake_python, tmp_path):
+    argv = [CONFIG, f"--python={fake_python}", f"--out={tmp_path}/out"]
+    launcher = subprocess.Popen([sys.executable, "-m", "launch.local", *argv, "--env=SLEEP=1"])
+    path = tmp_path / "out/base/seed_0/pids"
+    pids = _wait_for(lambda: path.read_text().split() if path.exists() and path.read_text().count(" ") else None)
+    try:
+        launcher.kill()
+        launcher.wait()
+        assert local.main(argv) == 1
+        assert not (tmp_path / "out/base/seed_0/eval").exists()
+    finally:
+        os.killpg(int(pids[0]), signal.SIGKILL)
+    _wait_for(lambda: not any(_alive(int(pid)) for pid in pids) or None)
+    assert local.main(argv) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ending_the_launcher_ends_the_job_and_what_it_started(fake_python, tmp_path, number):
     command = [sys.executable, "-m", "launch.local", CONFIG, "--seeds=0,1", f"--python={fake_python}"]

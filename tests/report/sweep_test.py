@@ -144,12 +144,21 @@ def test_curves_average_over_a_window_and_then_over_seeds():
     ]
     runs = [run("v", seed, [], [], metrics=one) for seed, one in enumerate(lines)]
     # windows of 2: seed 0 gives 0.0, 0.2, 0.6, 0.9; seed 1 (its second line for round 2 counts) gives 0.2, 0.4
-    (steps, mean, low, high) = sweep.curves(runs, ["v", "w"], "m", window=2)["v"]
+    (steps, mean, low, high) = sweep.curves(runs, ["v", "w"], ["m"], window=2)["v"]
     assert steps == [1, 2]
     assert mean == pytest.approx([0.1, 0.3])
     assert low == pytest.approx([0.0, 0.2])
     assert high == pytest.approx([0.2, 0.4])
-    assert sweep.curves(runs, ["v"], "absent") == {}
+    assert sweep.curves(runs, ["v"], ["absent"]) == {}
+
+
+def test_a_curve_takes_the_first_metric_that_a_line_holds():
+    own = [run("v", 0, [], [], metrics=[{"step": 0, "without": 0.1}, {"step": 4, "with": 0.5, "without": 0.3}])]
+    empty_bank = [run("v", 1, [], [], metrics=[{"step": 0, "without": 0.2}, {"step": 4, "without": 0.4}])]
+    got = sweep.curves([*own, *empty_bank], ["v"], ["with", "without"])["v"]
+    assert got == ([0, 4], pytest.approx([0.15, 0.45]), [0.1, 0.4], [0.2, 0.5])
+    # Only seed 0 ever has the metric: the other is left out rather than emptying the curve.
+    assert sweep.curves([*own, *empty_bank], ["v"], ["with"])["v"] == ([4], [0.5], [0.5], [0.5])
 
 
 def test_costs_are_sums_over_rounds():
@@ -204,7 +213,7 @@ def test_the_page_holds_tables_figure_commands_and_what_is_missing(runs, tmp_pat
     document = json.loads((tmp_path / "results.json").read_text())
     assert document["baseline"] == "method"
     assert document["cells"][1]["difference"]["mean"] == pytest.approx(-0.25)
-    assert document["curves"]["reward/success"]["plain"][0] == [0, 1, 2, 3]
+    assert document["curves"]["rollouts of training"]["plain"][0] == [0, 1, 2, 3]
     first = page.read_bytes(), (tmp_path / "success.svg").read_bytes()
     write_sweep_page(tmp_path, "demo", runs, planned, ["method", "plain"])
     assert first == (page.read_bytes(), (tmp_path / "success.svg").read_bytes())
