@@ -238,7 +238,13 @@ def _error(message: str, status: int, headers: dict[str, str] | None = None) -> 
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, without its habit of raising the signal again after a clean end: SIGTERM exits with 0."""
+    """uvicorn that prints its address once it listens, and does not raise SIGTERM again after a clean end."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -251,7 +257,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(service: EngineService, listener: socket.socket, *, api_key: str, max_body_bytes: int, grace_s: int) -> None:
-    """Answers until SIGTERM or SIGINT; prints the address first."""
+    """Answers until SIGTERM or SIGINT."""
     app = ServerApp(service, api_key=api_key, max_body_bytes=max_body_bytes).build()
     config = uvicorn.Config(
         app,
@@ -261,8 +267,6 @@ def serve(service: EngineService, listener: socket.socket, *, api_key: str, max_
         timeout_keep_alive=75,
         h11_max_incomplete_event_size=1 << 16,
     )
-    host, port = listener.getsockname()[:2]
-    print(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
     _Server(config).run(sockets=[listener])
 
 

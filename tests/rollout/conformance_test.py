@@ -268,6 +268,17 @@ def test_a_seed_decides_the_turn(fresh):
     assert (first[0].ids, first[0].logprobs) == (again[0].ids, again[0].logprobs)
 
 
+@pytest.mark.parametrize("sampling", SAMPLING, ids=str)
+def test_turns_are_those_of_an_engine_in_this_process(fresh, sampling):
+    if fresh.kind == "sglang":
+        pytest.skip("another implementation draws other tokens")
+    requests = [fresh.turn(n, length=3 + 17 * n, max_new_tokens=9, **sampling) for n in range(4)]
+    with contextlib.closing(embedded(fresh.params)) as engine:
+        expected = dataclasses.replace(fresh, engine=engine).run(*requests)
+    for there, here in zip(fresh.run(*requests), expected, strict=True):
+        assert (there.ids, there.logprobs, there.finish_reason) == (here.ids, here.logprobs, here.finish_reason)
+
+
 def test_seeds_differ(fresh):
     ids = fresh.prompt(13, 20)
     results = fresh.run(*(fresh.turn(n, ids=ids, temperature=1.5, max_new_tokens=16) for n in range(8)))
