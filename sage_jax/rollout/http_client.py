@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import json
+import logging
 import random
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -21,6 +22,7 @@ import stamina
 
 from sage_jax.errors import ConfigError, ServerProtocolError, ServerRefusedError, ServerUnavailableError
 
+_LOG = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 60.0  # of what a server may ask for by Retry-After
 
 
@@ -166,6 +168,7 @@ def _pause_or_give_up(error: Exception) -> bool | float:
     """Tells stamina whether to try again, and after how long when the server said so."""
     if not isinstance(error, ServerUnavailableError):
         return False
+    _LOG.warning("failed attempt: %s", error)
     if error.retry_after is None:
         return True
     return min(error.retry_after, _LONGEST_PAUSE_S) * (1 + random.random() / 4)

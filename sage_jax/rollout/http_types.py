@@ -108,8 +108,7 @@ def read_answer(body: Any, request: GenerateRequest, *, budget: int, vocab_size:
     meta = check.mapping(check.mapping(body, "the answer").get("meta_info"), "meta_info")
     ids = _read_ids(check, body, budget, vocab_size)
     reason = _read_reason(check, meta, ids)
-    version = meta.get("weight_version")
-    check.that(isinstance(version, str), f"weight_version is {version!r}; a text is expected")
+    version = check.text(meta.get("weight_version"), "weight_version")
     cached = check.count(meta.get("cached_tokens", 0), "cached_tokens")
     prompt = check.count(meta.get("prompt_tokens"), "prompt_tokens")
     completion = check.count(meta.get("completion_tokens"), "completion_tokens")
@@ -144,6 +143,10 @@ class _Checker:
         self.that(isinstance(value, list), f"{name} is {_shown(value)}; a list is expected")
         return value
 
+    def text(self, value: Any, name: str) -> str:
+        self.that(isinstance(value, str), f"{name} is {_shown(value)}; a text is expected")
+        return value
+
     def count(self, value: Any, name: str) -> int:
         self.that(_is_int(value) and value >= 0, f"{name} is {_shown(value)}; a whole number is expected")
         return value
@@ -171,7 +174,7 @@ def _read_ids(check: _Checker, body: Mapping[str, Any], budget: int, vocab_size:
 
 def _read_reason(check: _Checker, meta: Mapping[str, Any], ids: tuple[int, ...]) -> str:
     reason = check.mapping(meta.get("finish_reason"), "finish_reason")
-    kind = reason.get("type")
+    kind = check.text(reason.get("type"), "finish_reason.type")
     check.that(
         kind in (STOP, LENGTH, ABORT), f"finish_reason.type is {_shown(kind)}; stop, length or abort is expected"
     )

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import jinja2
+
 from sage_jax.rollout.http_requests import BadRequestError, Piece, read_pieces
 from sage_jax.rollout.service import EngineService
 
@@ -62,7 +64,7 @@ def read_chat(service: EngineService, body: Any) -> list[Piece]:
         raise BadRequestError("stream=true: not supported by this server; leave it out")
     if service.tokenizer is None:
         raise BadRequestError("this server has no tokenizer, which chat needs; use /generate with input_ids")
-    ids = tuple(body["input_ids"]) if body.get("input_ids") else _prompt(service.tokenizer, body)
+    ids = _given_ids(body["input_ids"]) if body.get("input_ids") else _prompt(service.tokenizer, body)
     params = {name: body[name] for name in _DIRECT if body.get(name) is not None}
     budget = body.get("max_completion_tokens") or body.get("max_tokens")
     params["max_new_tokens"] = budget or max(1, service.limit_length - len(ids))
@@ -70,14 +72,26 @@ def read_chat(service: EngineService, body: Any) -> list[Piece]:
     return read_pieces(ids, params, body.get("rid") or uuid.uuid4().hex, logprobs=True, logprob_text=True)
 
 
+def _given_ids(ids: Any) -> tuple[int, ...]:
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        raise BadRequestError("input_ids: must be a list of whole numbers")
+    return tuple(ids)
+
+
 def _prompt(tokenizer: Any, body: Mapping[str, Any]) -> tuple[int, ...]:
     messages = body.get("messages")
-    whole = isinstance(messages, list) and messages and all(isinstance(message, dict) for message in messages)
-    if not whole or not all("role" in message and "content" in message for message in messages):
+    messages = messages if isinstance(messages, list) else []
+    whole = [message for message in messages if isinstance(message, dict) and {"role", "content"} <= set(message)]
+    if not messages or len(whole) < len(messages):
         raise BadRequestError("messages: must be a list of at least one object with role and content")
     if not tokenizer.chat_template:
         raise BadRequestError("messages: the model has no chat template; send input_ids, or use /generate")
-    text = tokenizer.apply_chat_template(messages, tools=body.get("tools"), add_generation_prompt=True, tokenize=False)
+    try:
+        text = tokenizer.apply_chat_template(
+            messages, tools=body.get("tools"), add_generation_prompt=True, tokenize=False
+        )
+    except jinja2.TemplateError as error:  # templates refuse roles that their model does not know
+        raise BadRequestError(f"messages: the model's chat template refuses them: {error}") from error
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 

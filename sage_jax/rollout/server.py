@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,12 @@ class ServerApp:
         except ValueError as error:
             raise BadRequestError(f"the body is not JSON: {error}") from error
 
+    async def _object(self, request: Request) -> dict[str, Any]:
+        body = await self._body(request)
+        if not isinstance(body, dict):
+            raise BadRequestError(f"the body must be a JSON object, not {type(body).__name__}")
+        return body
+
     async def _generate(self, request: Request) -> Response:
         tokenizer = self._service.tokenizer
         pieces, listed = read_generate(await self._body(request), None if tokenizer is None else tokenizer.encode)
@@ -159,7 +165,7 @@ class ServerApp:
         return PlainTextResponse("Flush cache failed.\n", 400)
 
     async def _update_weights(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self._object(request)
         path = body.get("model_path")
         if not isinstance(path, str) or not path:
             raise BadRequestError(f"model_path={path!r}: must be a folder that this server sees")
@@ -175,7 +181,7 @@ class ServerApp:
         return JSONResponse({"success": True, "message": message, "num_paused_requests": held})
 
     async def _pause(self, request: Request) -> Response:
-        await self._service.pause((await self._body(request)).get("mode", "abort"))
+        await self._service.pause((await self._object(request)).get("mode", "abort"))
         return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
 
     async def _resume(self, request: Request) -> Response:
@@ -183,7 +189,7 @@ class ServerApp:
         return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
 
     async def _abort(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self._object(request)
         if not body.get("abort_all") and not isinstance(body.get("rid"), str):
             raise BadRequestError("rid: must be a text, unless abort_all is true")
         await self._service.abort(None if body.get("abort_all") else body["rid"])
@@ -204,11 +210,11 @@ class _EngineCollector(prometheus_client.registry.Collector):
         yield GaugeMetricFamily("sage_jax_live_requests", "Requests without an answer yet.", len(self._service.live))
 
 
-async def _all(works: Iterator[Awaitable[Any]]) -> list[Any]:
+async def _all(works: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Awaits all; the first error cancels the rest."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]  # type: ignore[arg-type]
+            tasks: list[asyncio.Task[Any]] = [group.create_task(work) for work in works]
     except* EngineError as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

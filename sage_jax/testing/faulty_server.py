@@ -18,7 +18,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -168,15 +168,17 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send({"status": "ok"})
 
-    def _send(self, body: Any, status: int = 200, **headers: str) -> None:
-        self._send_bytes(json.dumps(body).encode(), status, **headers)
+    def _send(self, body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        self._send_bytes(json.dumps(body).encode(), status, headers=headers)
 
-    def _send_bytes(self, data: bytes, status: int = 200, length: int | None = None, **headers: str) -> None:
+    def _send_bytes(
+        self, data: bytes, status: int = 200, length: int | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data) if length is None else length))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
         self.wfile.flush()
@@ -189,8 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(answer)
 
     def _refuse(self, body: dict[str, Any], fault: str) -> None:
-        headers = {"Retry_After": "0.05"} if fault == "429" else {}
-        self._send({"error": {"message": f"told to answer {fault}"}}, int(fault), **headers)
+        headers = {"Retry-After": "0.05"} if fault == "429" else None
+        self._send({"error": {"message": f"told to answer {fault}"}}, int(fault), headers)
 
     def _hang(self, body: dict[str, Any], fault: str) -> None:
         self.faulty.wait(60)

@@ -327,6 +327,11 @@ def test_in_place_marks_tokens_by_version(server, background, folder):
     assert spans[1]["end"] == LONG
 
 
+@pytest.mark.parametrize("path", ["/pause_generation", "/abort_request", "/update_weights_from_disk"])
+def test_a_control_call_without_an_object_is_a_400(server, path):
+    assert server.post(path, json=[1]).status_code == 400
+
+
 def test_an_unknown_pause_is_a_400(server):
     assert server.post("/pause_generation", json={"mode": "softly"}).status_code == 400
 
@@ -415,7 +420,17 @@ def test_chat_answers_as_openai_does(server):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"messages": []}, {"messages": [{"role": "user"}]}, {"messages": "go"}, {"stream": True}, {"mood": 1}]
+    "wrong",
+    [
+        {},
+        {"messages": []},
+        {"messages": [{"role": "user"}]},
+        {"messages": "go"},
+        {"stream": True},
+        {"mood": 1},
+        [1],
+        {"input_ids": "go"},
+    ],
 )
 def test_a_wrong_chat_request_is_a_400(server, wrong):
     assert server.post("/v1/chat/completions", json=wrong).status_code == 400
