@@ -4,7 +4,8 @@
     python -m experiments.ablate --sweep=configs/sweeps/skillmaster_alfworld.py:smoke     # does it run at all
     python -m launch.slurm --sweep=configs/sweeps/skillmaster_alfworld.py --submit
 
-The first variant is what the others are compared with, seed by seed.
+The first variant is what the others are compared with, seed by seed. At :paper the released setting already makes
+training edits dry runs, so mutate_never is refused there as a repetition: name the other variants with --only.
 """
 
 
