@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CODE := sage_jax experiments configs tests setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow lint format types base-model lock install install-test
+.PHONY: help run test test-slow test-sglang lint format types base-model lock install install-test
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test: lint  ## linters and the default test tier
 
 test-slow: lint  ## the long tests (real processes, full sizes, injected faults)
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m "slow or chaos" $(ARGS)
+
+test-sglang: install-test  ## the engines' suite on a real SGLang server (third_party/sglang/install.sh first)
+	third_party/sglang/test.sh $(ARGS)
 
 lint: install-test  ## style and direction of imports
 	$(BIN)/ruff check $(CODE)

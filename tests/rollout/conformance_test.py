@@ -8,7 +8,9 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
+import pathlib
 from typing import Any
 
 import jax
@@ -128,7 +130,8 @@ def subject(request, tmp_path_factory):
                 pytest.skip(NO_SGLANG)
             model, params = hf.load(SGLANG_MODEL)
             folders = WeightFolders(root / "weights", model, source=SGLANG_MODEL)
-            ends = frozenset(np.ravel(hf.read_json(hf.Path(SGLANG_MODEL) / "config.json").get("eos_token_id", ())))
+            ends = json.loads((pathlib.Path(SGLANG_MODEL) / "config.json").read_text()).get("eos_token_id", [])
+            ends = frozenset(ends if isinstance(ends, list) else [ends])
             made = Subject("sglang", None, model, params, lambda: client((SGLANG_URL,), model, folders), ends)
         elif request.param == "http":
             params = draw_params(0)
