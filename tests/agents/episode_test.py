@@ -29,7 +29,7 @@ REVIEW = review_text("ok .", {"name": "keep_skill", "arguments": {"reason": "not
 
 @pytest.fixture(scope="module")
 def pool():
-    with EnvPool(AlfworldFactory(), workers=1) as made:
+    with EnvPool(AlfworldFactory(include_help=True), workers=1) as made:
         yield made
 
 
@@ -113,6 +113,13 @@ class ExpertScript:
 
 def plans(games, **options):
     return [EpisodePlan(game, f"group-{i}", 10 + i, **options) for i, game in enumerate(games)]
+
+
+def first_observation(pool, task):
+    observation = asyncio.run(pool.reset("again", task, 0))
+    asyncio.run(pool.release("again"))
+    assert "help" in observation.admissible
+    return observation
 
 
 def rewards(trajectory):
@@ -214,7 +221,8 @@ def test_an_action_that_is_not_on_offer_is_played_and_priced(pool, word_tokenize
 @pytest.mark.parametrize("review", [False, True])
 def test_a_full_context_ends_the_episode(pool, word_tokenizer, task, review):
     roomy = World(pool, word_tokenizer, [LOOK] * 3, max_steps=3)
-    before_third = len(roomy.play(EpisodePlan(task, "g", 0)) and roomy.engine.answered[2][0].ids)
+    roomy.play(EpisodePlan(task, "g", 0))
+    before_third = len(roomy.engine.answered[2][0].ids)
     world = World(pool, word_tokenizer, [LOOK] * 9, max_steps=9, max_length=before_third)
     trajectory = world.play(EpisodePlan(task, "g", 0, review=review))
     assert [len(answer.ids) > 0 for _, answer in world.engine.answered] == [True, True, False] + [False] * review
@@ -380,11 +388,10 @@ def test_steps_begin_a_context_each_and_show_what_can_be_done(pool, chatml_token
     trajectory = world.play(EpisodePlan(task, "g", 0, bank=bank_of(task), review=True))
     assert all(turn.starts_context for turn in trajectory.turns)
     acts, review = trajectory.turns[:-1], trajectory.turns[-1]
-    observation = asyncio.run(pool.reset("again", task, 0))
-    asyncio.run(pool.release("again"))
+    observation = first_observation(pool, task)
     for number, prompt in enumerate(map(world.prompt, acts)):
         listed = prompt.partition("Admissible actions:\n")[2].partition("\n\n")[0].split("\n")
-        assert listed == list(observation.admissible)  # looking about changes nothing of them
+        assert listed == [action for action in observation.admissible if action != "help"]  # looking changes none of it
         assert f"Your task is: {observation.info['task']}" in prompt
         assert "- fridge first: start at fridge" in prompt
         assert f"Observation {number + 1}: " in prompt
@@ -415,11 +422,12 @@ def test_choices_are_the_admissible_actions(pool, word_tokenizer, task):
 
     world = World(pool, word_tokenizer, script, max_steps=3, choices=True)
     trajectory = world.play(EpisodePlan(task, "g", 0, review=True))
-    observation = asyncio.run(pool.reset("again", task, 0))
-    asyncio.run(pool.release("again"))
+    observation = first_observation(pool, task)
     offered = world.engine.answered[0][0].sampling.choices
     texts = [word_tokenizer.decode(choice, skip_special_tokens=True) for choice in offered]
-    assert texts == [f"<think> </think> <action> {action} </action>" for action in observation.admissible]
+    assert texts == [
+        f"<think> </think> <action> {action} </action>" for action in observation.admissible if action != "help"
+    ]
     assert trajectory.turns[0].info["action"] == observation.admissible[0]
     assert all(turn.info["flags"] == [] and turn.finish_reason == "stop" for turn in trajectory.turns[:3])
     assert [turn.stream for turn in trajectory.turns] == ["act"] * 3 + ["review"]
