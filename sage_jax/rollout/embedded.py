@@ -438,6 +438,7 @@ class EmbeddedEngine:
     def _replace_weights(self, params: Params, version: int, running: str) -> None:
         if version == self._version:
             raise EngineError(f"weight version {version} is already in use; give every update its own")
+        self._remove_cancelled()
         unfinished = [slot.turn for slot in self._slots.running()]
         if running == "refuse" and (unfinished or self._waiting):
             raise EngineError(

@@ -199,7 +199,9 @@ class SglangEngine:
         self._submit(self._push_everywhere(folder, version)).result()
 
     async def _refuse_if_busy(self, version: int) -> None:
-        """Runs behind every turn that was asked for before."""
+        """Runs behind every turn that was asked for before, and after those that were cancelled have gone."""
+        leaving = [task for task in self._busy.values() if task.cancelling()]
+        await asyncio.gather(*leaving, return_exceptions=True)
         if self._busy:
             raise EngineError(f"cannot update to version {version}: {len(self._busy)} turns run; let them end first")
 

@@ -478,6 +478,20 @@ def test_an_update_is_refused_while_a_turn_runs(fresh):
     assert asyncio.run(update_in_between()).ids
 
 
+def test_an_update_may_follow_a_cancelled_turn(fresh):
+    async def cancel_and_update():
+        tasks = [asyncio.create_task(fresh.engine.generate(fresh.turn(76 + n, max_new_tokens=150))) for n in range(4)]
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return fresh.push()
+
+    version = asyncio.run(cancel_and_update())
+    (result,) = fresh.run(fresh.turn(76))
+    assert result.weight_version == version
+
+
 # The rest of the protocol.
 
 

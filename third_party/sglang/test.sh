@@ -16,7 +16,7 @@ server=
 trap '[[ -z "$server" ]] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 if [[ -z "${SAGE_JAX_SGLANG_MODEL:-}" ]]; then
   export SAGE_JAX_SGLANG_MODEL="$work/model"
-  JAX_PLATFORMS=cpu "$python" "$here/make_model.py" "$SAGE_JAX_SGLANG_MODEL"
+  PYTHONPATH="$root" JAX_PLATFORMS=cpu "$python" "$here/make_model.py" "$SAGE_JAX_SGLANG_MODEL"
 fi
 if [[ -z "${SAGE_JAX_SGLANG_URL:-}" ]]; then
   port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')

@@ -1,0 +1,69 @@
+import jax
+import pytest
+
+from sage_jax.config import configure, to_dataclass
+from sage_jax.errors import ConfigError
+from sage_jax.models import ModelConfig, hf, init_params
+from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.settings import RunSettings
+from sage_jax.testing.faulty_server import FaultyServer
+from sage_jax.training.engines import open_engine
+
+MODEL = ModelConfig(
+    vocab_size=96, hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8,
+    max_position=128,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def params():
+    return init_params(MODEL, jax.random.key(0))
+
+
+def settings(**values):
+    sizes = {"slots": 8, "max_length": 64, "row_length": 64}
+    return to_dataclass(configure(RunSettings, {**sizes, **values}), RunSettings)
+
+
+def test_embedded_is_the_default(params, tmp_path):
+    engine = open_engine(settings(), tmp_path, MODEL, params)
+    assert isinstance(engine, EmbeddedEngine)
+    engine.close()
+
+
+def test_servers_have_the_weights_before_the_first_turn(params, tmp_path, monkeypatch):
+    monkeypatch.setenv("SERVERS_KEY", "secret")
+    hf.save(tmp_path / "model", MODEL, params)
+    with FaultyServer() as first, FaultyServer() as second:
+        first.key = second.key = "secret"
+        chosen = settings(
+            engine="http",
+            engine_urls=(first.url, second.url),
+            engine_api_key_env="SERVERS_KEY",
+            model=str(tmp_path / "model"),
+        )
+        engine = open_engine(chosen, tmp_path, MODEL, params)
+        engine.close()
+        assert first.version == second.version == "0"
+    written, _ = hf.load(tmp_path / "weights" / "version-000000000")
+    assert written == MODEL
+
+
+def test_a_key_that_is_not_there_is_named(params, tmp_path):
+    chosen = settings(engine="http", engine_urls=("http://127.0.0.1:1",), engine_api_key_env="NOT_THERE")
+    with pytest.raises(ConfigError, match="NOT_THERE"):
+        open_engine(chosen, tmp_path, MODEL, params)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"engine": "http"}, "needs the address"),
+        ({"engine_urls": ("http://127.0.0.1:1",)}, "engine='embedded'"),
+        ({"engine": "http", "engine_urls": ("http://127.0.0.1:1",), "choices": True}, "choices"),
+        ({"engine": "grpc"}, "engine"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(values, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(**values)
