@@ -106,14 +106,15 @@ def test_a_batch_is_a_function_of_seed_and_step(word_tokenizer, step):
         _batch(dataclasses.replace(settings, seed=1), word_tokenizer, step),
     )
     assert not any(np.array_equal(batch.ids, other.ids) for other in others if other.ids.shape == batch.ids.shape)
-    assert batch.ids.shape == ((1, 4, 512) if step < 60 else (1, 2, 1024))
+    assert batch.ids.shape[1:] == ((4, 512) if step < 60 else (2, 1024))
     live = batch.segment_ids > 0
     assert word_tokenizer.unk_token_id not in batch.ids[live]
     assert word_tokenizer.pad_token_id not in batch.ids[live]
     assert not batch.ids[~live].any()
     assert batch.mask.sum() > 100
     trained = batch.mask > 0
-    assert np.array_equal(batch.ids.reshape(-1)[batch.source[trained] + 1], batch.targets[trained])
+    following = np.take_along_axis(batch.ids.reshape(len(batch.ids), -1), batch.source + 1, axis=1)
+    assert np.array_equal(following[trained], batch.targets[trained])
 
 
 @pytest.mark.parametrize(
