@@ -82,6 +82,7 @@ class HouseholdExpert:
         self._placed: list[str] = []
         types = [name.split()[0] for name in self.receptacles]
         hinted = [t for t in hinted_types(skills) if t in types]
+        self.hints = frozenset(hinted)
         self.hint = hinted[-1] if hinted else None
         start = types.index(self.hint) if self.hint else rng.randrange(len(types))
         self._order = self.receptacles[start:] + self.receptacles[:start]
@@ -95,6 +96,20 @@ class HouseholdExpert:
         thought, action = self._decide()
         self._last_action = action
         return thought, action
+
+    def imagine(self) -> tuple[str, str] | None:
+        """Returns the thought and action of seeing the wanted thing where it is not; None when that makes no sense."""
+        here, looks = self._here, self.goal.kind == "look"
+        want = self.goal.dest if self._holding else self.goal.obj
+        if (
+            here is None
+            or (self._holding and not looks)
+            or any(where == here and self._wanted(thing, where, want) for thing, where in self._seen.items())
+        ):
+            return None
+        if self._holding:
+            return f"have {self._holding} . see {want} 1 .", f"use {want} 1"
+        return f"need {want} . see {want} 1 .", f"take {want} 1 from {here}"
 
     def override(self, action: str) -> None:
         """Records that `action` was played instead of the one just returned (noise to recover from)."""
@@ -199,6 +214,8 @@ def expert_review(expert: HouseholdExpert, family: str, rng: random.Random) -> t
     thought = f"{expert.goal.obj} found at {found} ."
     if found == expert.hint:
         return f"{thought} skill worked .", keep
+    if found in expert.hints:
+        return f"{thought} skill known .", keep
     if expert.hint is None and rng.random() < 0.2:
         return thought, keep
     title, principle = hint_skill(found)

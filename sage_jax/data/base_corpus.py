@@ -17,7 +17,7 @@ _THINGS = (*household.OBJECTS, *household.RECEPTACLES)
 
 
 def household_trace(
-    rng: random.Random, *, max_receptacles: int = 12, max_steps: int = 30, noise: float = 0.03, review: float = 0.5
+    rng: random.Random, *, max_receptacles: int = 12, max_steps: int = 30, noise: float = 0.05, review: float = 0.5
 ) -> list[Message]:
     """One expert episode: optional skills, acts (some overridden by noise and recovered from), maybe a review."""
     room = household.Household(rng, max_receptacles=max_receptacles)
@@ -33,7 +33,7 @@ def household_trace(
         thought, action = expert.act(observation)
         noisy = rng.random() < noise
         if noisy:
-            action = _random_action(room, rng)
+            thought, action = _slip(expert, room, rng, thought)
             expert.override(action)
         messages.append(("assistant", act_text(thought, action), not noisy))
         observation = room.step(action)
@@ -47,9 +47,14 @@ def household_trace(
     return messages
 
 
-def _random_action(room: household.Household, rng: random.Random) -> str:
+def _slip(expert: HouseholdExpert, room: household.Household, rng: random.Random, thought: str) -> tuple[str, str]:
+    """Returns what a worse agent does: see the wanted thing where it is not, or do something at random."""
+    imagined = expert.imagine()
+    if imagined is not None and rng.random() < 0.5:
+        return imagined
     where, thing = rng.choice(room.receptacles), f"{rng.choice(household.OBJECTS)} {rng.randint(1, 3)}"
-    return rng.choice((f"go to {where}", f"go to {where}", f"open {where}", f"take {thing} from {where}", "look"))
+    action = rng.choice((f"go to {where}", f"go to {where}", f"open {where}", f"take {thing} from {where}", "look"))
+    return thought, action
 
 
 def _listing(rng: random.Random, low: int = 3, high: int = 12) -> list[str]:
@@ -131,7 +136,7 @@ def corpus_words() -> set[str]:
 _ENGINE_WORDS = (
     "general mistake category title principle when_to_apply evidence reason skill_id arguments name "
     "propose_skill update_skill keep_skill examine look inventory help slice close move take from with use "
-    "you are carrying facing the next to it not anything nothing happens there s special about this is a an "
+    "known you are carrying facing the next to it not anything nothing happens there s special about this is a an "
     "normal hot cool cold clean sliced on off turn switch don t see any in put into all three some first last "
     "left right before after and or if then else yes no done fail good bad best worse better found searched "
     "search find try again stop go open closed empty full many few task goal step steps room place object "

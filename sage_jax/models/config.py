@@ -80,6 +80,7 @@ class ModelConfig:
       rope_theta: base of the rotary frequencies.
       rope_scaling: None, or how the frequencies are stretched (a Hugging Face dict is converted).
       qkv_bias: biases on the q, k and v projections (Qwen2).
+      o_bias: a bias on the attention's output projection too (Llama with attention_bias).
       qk_norm: RMS norm of every query and key head before the rotation (Qwen3).
       tie_embeddings: the output head is the embedding.
       rms_eps: added to the mean square inside every norm.
@@ -97,6 +98,7 @@ class ModelConfig:
     rope_theta: float = 10_000.0
     rope_scaling: RopeScaling | None = None
     qkv_bias: bool = False
+    o_bias: bool = False
     qk_norm: bool = False
     tie_embeddings: bool = False
     rms_eps: float = 1e-6

@@ -79,6 +79,7 @@ _TABLE = [
         for kind, name, contract in (("kernel", "weight", 1), ("bias", "bias", 0))
     ),
     _Leaf(("layers", "attn", "o", "kernel"), "model.layers.{}.self_attn.o_proj.weight", 2),
+    _Leaf(("layers", "attn", "o", "bias"), "model.layers.{}.self_attn.o_proj.bias"),
     _Leaf(("layers", "attn", "q_norm", "scale"), "model.layers.{}.self_attn.q_norm.weight"),
     _Leaf(("layers", "attn", "k_norm", "scale"), "model.layers.{}.self_attn.k_norm.weight"),
     *(

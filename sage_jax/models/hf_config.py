@@ -24,7 +24,6 @@ _SIZES = {
 # Switches that change the arithmetic and that this decoder does not have, with the value it can run.
 _FIXED = {
     "hidden_act": "silu",
-    "attention_bias": False,
     "mlp_bias": False,
     "use_sliding_window": False,
     "quantization_config": None,
@@ -51,6 +50,9 @@ def from_hf(values: Mapping[str, Any], source: str, *, dtype: str = "float32") -
     for name in _SIZES.values():
         if values.get(name) is None:
             raise ConfigError(f"{source}: {name} is missing")
+    biased = bool(values.get("attention_bias"))
+    if biased and family != "llama":
+        raise ConfigError(f"{source}: attention_bias=True is not supported for {family}; only for llama")
     theta, scaling = _read_rope(values, source)
     heads = values["num_attention_heads"]
     return ModelConfig(
@@ -60,7 +62,8 @@ def from_hf(values: Mapping[str, Any], source: str, *, dtype: str = "float32") -
         head_dim=values.get("head_dim") or (128 if family == "qwen3" else values["hidden_size"] // heads),
         rope_theta=theta,
         rope_scaling=scaling,
-        qkv_bias=family == "qwen2",
+        qkv_bias=family == "qwen2" or biased,
+        o_bias=biased,
         qk_norm=family == "qwen3",
         tie_embeddings=bool(values.get("tie_word_embeddings", False)),
         dtype=dtype,
@@ -69,10 +72,18 @@ def from_hf(values: Mapping[str, Any], source: str, *, dtype: str = "float32") -
 
 def family_of(config: ModelConfig) -> str:
     """Names the Hugging Face family that has this config's switches. Raises ConfigError when none has."""
-    switches = (config.qkv_bias, config.qk_norm)
-    families = {(True, False): "qwen2", (False, True): "qwen3", (False, False): "llama"}
+    switches = (config.qkv_bias, config.o_bias, config.qk_norm)
+    families = {
+        (True, False, False): "qwen2",
+        (False, False, True): "qwen3",
+        (False, False, False): "llama",
+        (True, True, False): "llama",
+    }
     if switches not in families:
-        raise ConfigError("model.qkv_bias=True with model.qk_norm=True: no Hugging Face family has both; drop one")
+        raise ConfigError(
+            f"model.qkv_bias={config.qkv_bias}, o_bias={config.o_bias}, qk_norm={config.qk_norm}: no Hugging Face "
+            "family has these together; qwen2 has qkv_bias, qwen3 qk_norm, llama neither or both biases"
+        )
     return families[switches]
 
 
@@ -99,6 +110,7 @@ def to_hf(config: ModelConfig, dtype: str, carried: Mapping[str, Any] | None = N
         num_key_value_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         hidden_act="silu",
+        attention_bias=config.o_bias,
         rope_theta=config.rope_theta,
         rope_scaling=scaling,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta, **(scaling or {})},

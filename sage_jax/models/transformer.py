@@ -92,7 +92,7 @@ class Attention(nnx.Module):
         self.k = Projection(rngs, shared, ("embed", "kv_heads", "head_dim"), bias=config.qkv_bias)
         self.v = Projection(rngs, shared, ("embed", "kv_heads", "head_dim"), bias=config.qkv_bias)
         out = (config.num_heads, head_dim, width)
-        self.o = Projection(rngs, out, ("heads", "head_dim", "embed"), contract=2)
+        self.o = Projection(rngs, out, ("heads", "head_dim", "embed"), contract=2, bias=config.o_bias)
         if config.qk_norm:
             self.q_norm = Norm(head_dim, config.rms_eps)
             self.k_norm = Norm(head_dim, config.rms_eps)

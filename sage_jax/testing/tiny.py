@@ -52,10 +52,10 @@ SETTINGS: dict[str, Any] = dict(  # noqa: C408  (reads like the command line)
     games_train=2,
     games_valid=1,
     max_receptacles=6,
-    expert_steps=20,
+    expert_steps=12,
     env_workers=1,
-    max_steps=20,
-    act_tokens=24,
+    max_steps=12,
+    act_tokens=16,
     review_tokens=96,
     accept="always",
     rounds=2,
@@ -64,15 +64,15 @@ SETTINGS: dict[str, Any] = dict(  # noqa: C408  (reads like the command line)
     probes=1,
     lr=1e-3,
     kl_coef=0.01,
-    sft_episodes=4,
+    sft_episodes=6,
     sft_epochs=1,
     sft_tokens=1024,
     sft_lr=1e-4,
     eval_episodes=2,
     slots=16,
-    max_length=1024,
-    row_length=1024,
-    rows_per_micro=1,
+    max_length=512,
+    row_length=512,
+    rows_per_micro=2,
 )
 
 _SKILLS = (("search shelf", "start at shelf"), ("open first", "open fridge"), ("use desk", "find pen at desk"))
@@ -89,7 +89,7 @@ def tiny_model(folder: pathlib.Path, *, updates: int = 80, seed: int = 0) -> pat
     tokenizer = build_tokenizer(corpus_words(), MODEL.vocab_size)
     params = init_params(MODEL, jax_key(seed, "tiny"))
     for kv_head, offsets in enumerate(((1, 2), (3, 4))):  # four tokens tell how a turn goes on
-        params = add_previous_token_heads(params, MODEL, kv_head=kv_head, offsets=offsets, weight=0.9, length=512)
+        params = add_previous_token_heads(params, MODEL, kv_head=kv_head, offsets=offsets, weight=0.9, length=256)
     if updates:
         params = _teach(params, tokenizer, updates)
     hf.save(folder, MODEL, jax.device_get(params), dtype="float32")

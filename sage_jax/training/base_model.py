@@ -50,7 +50,7 @@ class BaseModelSettings:
       save_every: updates between checkpoints.
     """
 
-    updates: int = 1600
+    updates: int = 2000
     tokens: int = 4096
     short_rows: int = 512
     long_rows: int = 1024
@@ -78,7 +78,11 @@ class BaseModelSettings:
             raise ConfigError(f"hidden_size={self.hidden_size}: heads of 32 in two groups need a multiple of 64")
 
     def model(self) -> ModelConfig:
-        """Returns the model: a Qwen2 decoder with heads of 32, keys and values in two groups."""
+        """Returns the model: a Llama decoder with attention biases, heads of 32, keys and values in two groups.
+
+        Not Qwen2, whose q, k and v biases would do: transformers 5 gives every tokenizer beside a qwen2 config
+        Qwen2's own text splitting, which a word-level vocabulary does not survive.
+        """
         return ModelConfig(
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_size,
@@ -89,6 +93,7 @@ class BaseModelSettings:
             head_dim=32,
             rope_theta=10000.0,
             qkv_bias=True,
+            o_bias=True,
             tie_embeddings=True,
             rms_eps=1e-6,
             max_position=4096,
@@ -158,6 +163,8 @@ def _batch(settings: BaseModelSettings, tokenizer, step: int) -> MicroBatches:
     room, misses = [row_length] * rows, 0
     while misses < 6 or not sequences:
         sequence = conversation_sequence(next(stream), encode, template, len(sequences))
+        if len(sequence.ids) > row_length:
+            continue  # a question of length, not of room
         row = next((i for i, left in enumerate(room) if left >= len(sequence.ids)), None)
         if row is None:
             misses += 1

@@ -19,6 +19,7 @@ TINY = preset("tiny")
 FAMILIES = {
     "qwen2": TINY,
     "qwen3": dataclasses.replace(TINY, qkv_bias=False, qk_norm=True, head_dim=16),
+    "llama-biased": dataclasses.replace(TINY, o_bias=True),
     "llama": dataclasses.replace(TINY, qkv_bias=False, tie_embeddings=False),
 }
 

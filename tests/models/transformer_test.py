@@ -39,6 +39,7 @@ FAMILIES = {
     "qwen2-own-head-width": dataclasses.replace(BASE, head_dim=16),
     "qwen3": dataclasses.replace(BASE, qkv_bias=False, qk_norm=True, head_dim=16, rope_theta=1e6),
     "llama-llama3": dataclasses.replace(BASE, qkv_bias=False, tie_embeddings=False, rope_scaling=LLAMA3),
+    "llama-biased": dataclasses.replace(BASE, o_bias=True),
     "llama-linear": dataclasses.replace(BASE, qkv_bias=False, rope_scaling={"rope_type": "linear", "factor": 2.0}),
     "smollm2": dataclasses.replace(
         BASE, hidden_size=36, num_heads=9, num_kv_heads=3, head_dim=4, qkv_bias=False, rope_theta=1e5, rms_eps=1e-5
