@@ -1,0 +1,248 @@
+"""The loop: which tasks a round takes, what an update reads, what a run leaves behind and how it goes on."""
+
+import collections
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sage_jax.config import to_dataclass
+from sage_jax.errors import CheckpointError, NumericsError
+from sage_jax.metrics import MetricsWriter, read_jsonl, read_metrics
+from sage_jax.metrics.evaluation import read_rows
+from sage_jax.settings import RunSettings
+from sage_jax.skills import SkillBank
+from sage_jax.testing.tiny import tiny_settings
+from sage_jax.training import loop
+from sage_jax.training.session import Session
+from sage_jax.training.state import TrainState
+from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
+from sage_jax.types import RewardResult, Task, Trajectory, Turn
+
+
+def trajectory(advantages, seed=0):
+    """Returns a trajectory whose turns were 'sampled' at log-probabilities that no policy here would give."""
+    rng = np.random.default_rng(seed)
+
+    def turn(number, advantage):
+        prompt, output = rng.integers(11, 300, 6), rng.integers(11, 300, 5)
+        ids = tuple(map(int, prompt)), tuple(map(int, output))
+        return Turn("act", *ids, (-2.0,) * 5, starts_context=not number, advantage=advantage)
+
+    turns = tuple(turn(number, advantage) for number, advantage in enumerate(advantages))
+    return Trajectory(Task("t", "alfworld", "train", "f"), "g", seed, turns, RewardResult(0.0))
+
+
+BATCH = [trajectory([1.0, -0.5], 1), trajectory([-1.0], 2), trajectory([0.7, None], 3), trajectory([0.2], 4)]
+
+
+VOCAB, WIDTH = 300, 8
+
+
+def forward(params, ids, positions, segment_ids):
+    """Each token beside the one before it: enough for a loss, and compiled in no time."""
+    x = params["embed"][ids]
+    return x + jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1] @ params["mix"]
+
+
+def make_params():
+    rng = np.random.default_rng(0)
+    return {
+        "embed": jnp.array(rng.normal(size=(VOCAB, WIDTH)), jnp.float32),
+        "mix": jnp.array(rng.normal(size=(WIDTH, WIDTH)), jnp.float32),
+    }
+
+
+@functools.lru_cache
+def update_functions():
+    optimizer = optax.sgd(0.1)
+    options = LossOptions(dual_clip=3.0)
+    head = lambda params: params["embed"]  # noqa: E731
+    return (
+        optimizer,
+        make_update_step(forward, head, optimizer, options),
+        make_logprob_fn(forward, head, options),
+    )
+
+
+def learner(**values) -> Session:
+    """Returns a session that can learn and do nothing else."""
+    optimizer, update, logprobs = update_functions()
+    settings = to_dataclass({"row_length": 64, "max_length": 64, "rows_per_micro": 1, **values}, RunSettings)
+    parts = dict.fromkeys(field.name for field in dataclasses.fields(Session))
+    parts |= {"settings": settings, "params": make_params(), "optimizer": optimizer}
+    return Session(**{**parts, "update": update, "logprobs": logprobs})
+
+
+def recording(session):
+    """Returns the session with an update that also keeps (micro-batches, metrics) of each call."""
+    calls = []
+
+    def update(state, micro, reference):
+        state, metrics = session.update(state, micro, reference)
+        calls.append((micro, {name: float(value) for name, value in metrics.items()}))
+        return state, metrics
+
+    return dataclasses.replace(session, update=update), calls
+
+
+def learn(session, state, trajectories, number=0):
+    return loop.learn(session, state, None, trajectories, number, loop.Clock())
+
+
+def new_state(session):
+    return TrainState.create(session.params, session.optimizer)
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
+
+
+@pytest.mark.parametrize(("count", "per_round"), [(12, 4), (10, 4), (7, 3), (3, 5)])
+def test_every_task_comes_once_a_pass(count, per_round):
+    tasks = [Task(f"t{i}", "alfworld", "train", "f") for i in range(count)]
+    settings = to_dataclass({"tasks_per_round": per_round}, RunSettings)
+    rounds = [loop.round_tasks(tasks, settings, number) for number in range(count)]
+    assert all(len(chosen) == per_round for chosen in rounds)
+    played = [task.id for chosen in rounds for task in chosen]
+    assert collections.Counter(played) == {task.id: per_round for task in tasks}
+    passes = [played[i : i + count] for i in range(0, len(played), count)]
+    assert all(len(set(one)) == count for one in passes)
+    assert len({tuple(one) for one in passes}) > 1
+    assert loop.round_tasks(tasks, settings, 2) == rounds[2]
+    other = to_dataclass({"tasks_per_round": per_round, "seed": 1}, RunSettings)
+    assert [loop.round_tasks(tasks, other, number) for number in range(count)] != rounds
+
+
+def test_without_a_usable_turn_nothing_changes():
+    session = learner()
+    state = new_state(session)
+    after, metrics = learn(session, state, [trajectory([None, None])])
+    assert after is state
+    assert metrics == {"update/steps": 0.0, "update/sequences": 0.0}
+
+
+def test_one_update_a_round_is_strictly_on_policy():
+    session, calls = recording(learner())
+    state, metrics = learn(session, new_state(session), BATCH)
+    assert len(calls) == 1
+    assert calls[0][0].old_logprobs is None
+    assert metrics["loss/ratio"] == metrics["loss/ratio_max"] == 1.0
+    assert metrics["update/steps"] == int(state.step) == 1
+    assert metrics["update/sequences"] == 4
+    assert metrics["tokens/trained"] == 25  # five turns of five tokens; the sixth has no advantage
+    assert not same(state.params, session.params)
+
+
+def test_later_updates_keep_the_log_probabilities_of_the_policy_that_sampled():
+    session, calls = recording(learner(epochs=2, minibatches=2))
+    state, metrics = learn(session, new_state(session), BATCH)
+    assert len(calls) == 4
+    assert int(state.step) == 4
+    for micro, _ in calls:
+        before = session.logprobs(session.params, micro._replace(old_logprobs=None))
+        np.testing.assert_array_equal(micro.old_logprobs, before)
+    # The two programs may sum in another order, hence not exactly 1.
+    assert calls[0][1]["loss/ratio_max"] == pytest.approx(1.0, abs=1e-5)
+    assert all(abs(values["loss/ratio_max"] - 1) > 1e-3 for _, values in calls[1:])
+    sizes = [int(micro.mask.sum()) for micro, _ in calls]
+    assert sizes[:2] == sizes[2:]
+    assert sum(sizes[:2]) == 25
+    assert metrics["loss/ratio_max"] == pytest.approx(calls[-1][1]["loss/ratio_max"])
+
+
+def test_a_round_cuts_its_minibatches_anew():
+    def parts(number):
+        session, calls = recording(learner(minibatches=4))
+        learn(session, new_state(session), BATCH, number)
+        return [int(micro.ids.sum()) for micro, _ in calls]
+
+    assert sorted(parts(0)) == sorted(parts(1))
+    assert parts(0) == parts(0) != parts(1)
+
+
+def test_more_minibatches_than_sequences_are_as_many_as_there_are():
+    session, calls = recording(learner(minibatches=9))
+    learn(session, new_state(session), BATCH)
+    assert len(calls) == 4
+
+
+def test_a_parameter_that_is_not_finite_stops_the_run_by_name():
+    session = learner()
+    state = new_state(session)
+    broken = dataclasses.replace(state, params={**state.params, "mix": state.params["mix"] * jnp.nan})
+    with pytest.raises(NumericsError, match=r"step 4: .*parameters already not finite: \['mix'\]"):
+        learn(session, broken, BATCH, number=3)
+
+
+def test_an_update_that_failed_before_the_last_one_is_noticed():
+    session = learner(epochs=2)
+
+    def update(state, micro, reference):
+        first = not int(state.step)
+        state, metrics = session.update(state, micro, reference)
+        return state, metrics | ({"finite": jnp.zeros(())} if first else {})
+
+    with pytest.raises(NumericsError, match="step 1"):
+        learn(dataclasses.replace(session, update=update), new_state(session), BATCH)
+
+
+def test_the_clock_books_each_phase_once():
+    clock = loop.Clock()
+    for phase in ("rollout", "update", "rollout"):
+        clock.lap(phase)
+    seconds = clock.seconds()
+    assert set(seconds) == {"time/rollout", "time/update", "time/round"}
+    assert seconds["time/round"] >= seconds["time/rollout"] + seconds["time/update"] >= 0
+
+
+def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_path):
+    seen = []
+    session = dataclasses.replace(tiny_session, folder=tmp_path, schedule=lambda step: seen.append(step) or 0.5)
+    state = dataclasses.replace(new_state(session), step=jnp.array(7, jnp.int32))
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        state, bank, shown = loop.play_and_learn(session, state, session.params, SkillBank(), 0, writer)
+    (line,) = read_metrics(tmp_path)
+    assert line["step"] == 1
+    assert line["update/steps"] == int(state.step) == 8
+    assert (seen, line["lr"]) == ([7], 0.5)  # the rate of the last update, numbered from 0
+    assert line["time/round"] >= line["time/rollout"] > 0
+    assert line["bank/size"] == len(bank) == shown["skills"] > 0
+    assert line["utility/probe_run"] > 0
+    assert line["loss/engine_gap_max"] < 1e-4
+    records = read_jsonl(tmp_path / "rounds" / "0001.jsonl")
+    assert len(records) == 6
+    assert records[0]["turns"][-1]["stream"] == "review"
+    assert "<tool_call>" in records[0]["turns"][-1]["text"]
+    assert SkillBank.restore(json.loads((tmp_path / "bank.json").read_text())) == bank
+
+
+def test_a_run_goes_on_ends_and_is_refused(tiny_cache, tiny_folder, tmp_path):
+    def run(**values):
+        loop.train(tiny_settings(tmp_path, tiny_folder, tiny_cache, **{"rounds": 1, **values}))
+        return [(line["step"], sorted(line)) for line in read_metrics(tmp_path)]
+
+    first = run()
+    assert [step for step, _ in first] == [0, 0, 1, 1]  # cold start, before, round 1, after
+    assert all("time/eval" in names for _, names in (first[1], first[3]))
+
+    longer = run(rounds=2, eval_every=1, eval_episodes=1)  # free keys
+    assert [step for step, _ in longer] == [0, 0, 1, 1, 2, 2]
+    assert longer[:2] == first[:2]
+    assert {row.n for row in read_rows(tmp_path / "eval" / "after.json")} == {1}
+    for tag, step in (("before", 0), ("round_1", 1), ("after", 2)):
+        assert json.loads((tmp_path / "eval" / f"{tag}.stamp").read_text())["step"] == step
+
+    checkpoints = sorted((tmp_path / "checkpoints" / "steps").glob("*/arrays/d/*"))
+    assert run(rounds=2, eval_every=1, eval_episodes=1) == longer  # finished: nothing is played, nothing is lost
+    assert sorted((tmp_path / "checkpoints" / "steps").glob("*/arrays/d/*")) == checkpoints
+
+    config = (tmp_path / "config.json").read_text()
+    with pytest.raises(CheckpointError, match="lr was 0.001 and is 0.002"):
+        run(lr=2e-3)
+    assert (tmp_path / "config.json").read_text() == config
