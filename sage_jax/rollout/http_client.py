@@ -46,11 +46,11 @@ class HttpOptions:
     urls: tuple[str, ...]
     router: str = ""
     api_key: str = dataclasses.field(default="", repr=False)
-    timeout_s: float = 600.0
+    timeout_s: float = 240.0
     control_timeout_s: float = 300.0
     connect_timeout_s: float = 5.0
-    attempts: int = 8
-    retry_s: float = 180.0
+    attempts: int = 100
+    retry_s: float = 300.0  # a server may take more than a minute to start
     wait_s: float = 0.2
     wait_max_s: float = 15.0
 

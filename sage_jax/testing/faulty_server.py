@@ -75,6 +75,7 @@ class FaultyServer:
       version: weight version that it claims.
       keeps_version: False forgets at once every version it is given.
       key: API key it asks for; empty asks for none.
+      context_length: longest context that it claims to take; None says nothing.
     """
 
     def __init__(self, port: int = 0, *, delay_s: float = 0.0):
@@ -82,6 +83,7 @@ class FaultyServer:
         self.paths: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.version, self.keeps_version, self.key = "default", True, ""
+        self.context_length: int | None = None
         self._delay, self._plan = delay_s, collections.deque[str]()
         self._lock, self._over = threading.Lock(), threading.Event()
 
@@ -165,6 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send({"success": True, "message": "", "num_paused_requests": 0})
         elif self.path == "/model_info":
             self._send({"weight_version": server.version})
+        elif self.path == "/server_info":
+            self._send({"context_length": server.context_length})
         else:
             self._send({"status": "ok"})
 

@@ -38,15 +38,34 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
     key = os.environ.get(sizes.engine_api_key_env, "")
     if sizes.engine_api_key_env and not key:
         raise ConfigError(f"engine_api_key_env={sizes.engine_api_key_env!r}: there is no such environment variable")
+    # Half an episode's time for a turn, so that one that hangs leaves time for another attempt.
+    options = HttpOptions(
+        sizes.engine_urls,
+        sizes.engine_router,
+        key,
+        timeout_s=settings.agent.episode_timeout_s / 2,
+        retry_s=settings.agent.episode_timeout_s,
+    )
     client = SglangEngine(
-        HttpOptions(sizes.engine_urls, sizes.engine_router, key),
+        options,
         vocab_size=model.vocab_size,
         max_length=sizes.max_length,
         write_weights=WeightFolders(folder / "weights", model, source=settings.policy.model),
     )
     try:
+        _check_lengths(client, sizes.max_length)
         client.update_weights(params, 0)
     except BaseException:
         client.close()
         raise
     return client
+
+
+def _check_lengths(client: SglangEngine, max_length: int) -> None:
+    """Raises ConfigError when a server says that its contexts are shorter than the run's."""
+    for info in client.server_info():
+        length = info.get("context_length") if isinstance(info, dict) else None
+        if isinstance(length, int) and length < max_length:
+            raise ConfigError(
+                f"max_length={max_length}: a server takes contexts of {length} tokens; lower it, or serve longer ones"
+            )

@@ -49,6 +49,14 @@ def test_servers_have_the_weights_before_the_first_turn(params, tmp_path, monkey
     assert written == MODEL
 
 
+def test_servers_of_shorter_contexts_are_refused(params, tmp_path):
+    with FaultyServer() as server:
+        server.context_length = 63
+        with pytest.raises(ConfigError, match="max_length=64"):
+            open_engine(settings(engine="http", engine_urls=(server.url,)), tmp_path, MODEL, params)
+        assert "/update_weights_from_disk" not in server.paths
+
+
 def test_a_key_that_is_not_there_is_named(params, tmp_path):
     chosen = settings(engine="http", engine_urls=("http://127.0.0.1:1",), engine_api_key_env="NOT_THERE")
     with pytest.raises(ConfigError, match="NOT_THERE"):
