@@ -78,14 +78,20 @@ def start(session: Session, checkpointer: Checkpointer) -> tuple[TrainState, Any
         bank = SkillBank.restore(document["bank"])
         return restored.arrays["state"], restored.arrays.get("reference"), bank, document["metrics_cursor"]
     params, metrics = cold_start(session)
-    state = TrainState.create(params, session.optimizer)
-    reference = jax.tree.map(jnp.array, params) if settings.rl.kl_coef else None  # updates donate the state's
+    state = _commit(TrainState.create(params, session.optimizer))
+    # A copy: updates donate the state's buffers.
+    reference = _commit(jax.tree.map(jnp.array, params)) if settings.rl.kl_coef else None
     bank = session.start_bank()
     with MetricsWriter(session.folder) as writer:
         if metrics:
             writer.write(0, metrics)
         save(checkpointer, 0, state, reference, bank, writer)
         return state, reference, bank, writer.cursor()
+
+
+def _commit(tree: Any) -> Any:
+    """Binds arrays to their devices, as restored ones are: a continued run then finds its update compiled already."""
+    return jax.tree.map(lambda leaf: jax.device_put(leaf, leaf.sharding), tree)
 
 
 def save(
