@@ -1,0 +1,81 @@
+"""What the ALFWorld configs share at each scale; a config file adds its method. Not a config itself."""
+
+from typing import Any
+
+from sage_jax import config
+from sage_jax.settings import RunSettings
+
+SCALES = ("local", "smoke", "paper")
+
+LOCAL: dict[str, Any] = dict(
+    max_steps=20,
+    rounds=40,
+    tasks_per_round=6,
+    group_size=8,
+    kl_coef=0.0,
+    lr=3e-4,
+    lr_warmup=2,
+    sft_lr=3e-4,
+    sft_episodes=96,
+    sft_epochs=2,
+)
+SMOKE: dict[str, Any] = LOCAL | dict(
+    games_train=3,
+    games_valid=1,
+    rounds=2,
+    tasks_per_round=2,
+    group_size=4,
+    sft_episodes=6,
+    sft_epochs=1,
+    eval_episodes=6,
+    slots=16,
+    kl_coef=0.01,
+)
+PAPER: dict[str, Any] = dict(
+    model="models/Qwen2.5-7B-Instruct",
+    model_preset="qwen2.5-7b-instruct",
+    source="official",
+    context="steps",
+    max_steps=50,
+    act_tokens=512,
+    history=12,
+    rounds=300,
+    tasks_per_round=8,
+    group_size=8,
+    kl_coef=0.01,
+    entropy_coef=0.001,
+    lr=1e-6,
+    dual_clip=3.0,
+    minibatches=25,  # 128 step samples an update; a round has about 64 episodes x 50 steps
+    sft_episodes=2000,
+    sft_epochs=2,
+    sft_tokens=81920,  # batch 16 at length 5120
+    sft_lr=1e-5,
+    eval_episodes=128,
+    eval_every=5,
+    eval_temperature=0.4,
+    save_every=5,
+    compute_dtype="bfloat16",
+    remat="full",
+    unroll=False,
+    mesh="fsdp:8",
+    slots=64,
+    max_length=8704,
+    row_length=8704,
+    rows_per_micro=1,
+)
+
+
+def make_config(arg: str | None, name: str, own: dict[str, dict[str, Any]]):
+    """Returns the config of the scale that `arg` names, with its typed overrides: "smoke,seed=3".
+
+    Args:
+      arg: what follows the colon of --config.
+      name: of the config; runs go to runs/<name>, other scales than local to runs/<name>_<scale>.
+      own: values of the method at each scale, above the shared ones.
+    """
+    scale, values = config.parse_arg(arg, scales=SCALES, settings=RunSettings)
+    name = name if scale == "local" else f"{name}_{scale}"
+    named = dict(name=name, run_dir=f"runs/{name}", scale=scale)
+    shared = {"local": LOCAL, "smoke": SMOKE, "paper": PAPER}[scale]
+    return config.configure(RunSettings, shared | named | own[scale] | values)

@@ -1,0 +1,68 @@
+"""Every config file loads at every scale, says what it is, and fits the settings."""
+
+import pathlib
+
+import pytest
+
+from sage_jax import config
+from sage_jax.settings import RunSettings
+from sage_jax.training import modes
+
+ROOT = pathlib.Path(__file__).parents[1]
+FILES = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
+SCALES = ("local", "smoke", "paper")
+CASES = [pytest.param(path, scale, id=f"{path.stem}-{scale}") for path in FILES for scale in SCALES]
+
+
+def load(path: pathlib.Path, arg: str = "") -> RunSettings:
+    return config.to_dataclass(config.load_config(f"{path}:{arg}" if arg else str(path)), RunSettings)
+
+
+def test_there_is_a_method_and_its_baseline():
+    assert {"skillmaster_alfworld", "grpo_alfworld"} <= {path.stem for path in FILES}
+
+
+@pytest.mark.parametrize(("path", "scale"), CASES)
+def test_each_scale_loads(path, scale):
+    settings = load(path, scale)
+    assert settings.scale == scale
+    assert settings.name == pathlib.Path(settings.run_dir).name
+    assert settings.rl.method == path.stem.partition("_")[0]
+    assert load(path, f"{scale},seed=7,lr=0.5").rl.lr == 0.5
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_local_is_the_default_and_no_two_scales_share_a_folder(path):
+    assert load(path) == load(path, "local")
+    assert len({load(path, scale).run_dir for scale in SCALES}) == 3
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_docstring_tells_command_and_expected_value(path):
+    text = path.read_text().split('"""')[1]
+    assert f"--config=configs/{path.name}:smoke" in text
+    assert f"--config=configs/{path.name}:paper --mode=check" in text
+    assert "%" in text
+    assert "arXiv" in text
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_papers_scale_is_checked_without_weights(path, capsys):
+    total = modes.check(load(path, "paper"))
+    printed = capsys.readouterr().out
+    assert "7,615,616,512 parameters" in printed  # Qwen2.5-7B
+    assert "8 tasks x 8 rollouts = 64 episodes" in printed
+    assert 40 * 2**30 > total > 10 * 2**30  # a device of eight
+    assert ("at most 512 episodes" in printed) == (path.stem.startswith("skillmaster"))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_baseline_differs_in_its_skills_only(scale):
+    ours, baseline = (
+        config.flatten(load(ROOT / "configs" / f"{name}_alfworld.py", scale)) for name in ("skillmaster", "grpo")
+    )
+    differing = {key for key in ours if ours[key] != baseline[key]}
+    named = {"name", "run_dir", "method"}
+    skills = {"retrieval", "mutate", "utility", "probes", "review_tokens", "retrieval_top_k", "sign_weight", "gamma"}
+    assert named < differing <= named | skills
+    assert (baseline["retrieval"], baseline["mutate"], baseline["utility"]) == ("none", "never", False)
