@@ -145,6 +145,8 @@ class EngineSettings(config.Settings):
     max_length: int = setting(1024, "longest context, in tokens", low=64)
     row_length: int = setting(1024, "length of a packed training row, in tokens", low=64)
     rows_per_micro: int = setting(4, "rows of a micro-batch", low=1)
+    min_micro: int = setting(1, "micro-batches at least; empty ones are skipped, but fewer shapes are compiled", low=1)
+    capacity_multiple: int = setting(1024, "trained tokens of a micro-batch are padded to a multiple of this", low=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sage_jax.errors import ConfigError, EngineError
@@ -217,7 +216,8 @@ class EmbeddedEngine:
         """Unstacks the layers and copies every leaf: the trainer donates its own arrays to the next update."""
 
         def copy(leaf: jax.Array) -> jax.Array:
-            return jnp.array(jax.device_put(leaf, self._device), copy=True)
+            # No program of ours: under the learner's mesh one would have to run on all of its devices.
+            return jax.device_put(leaf, self._device, may_alias=False)
 
         return jax.tree.map(copy, unstack_layers(params))
 

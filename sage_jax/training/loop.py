@@ -163,8 +163,8 @@ def learn(
             micro_batches(
                 packed,
                 settings.engine.rows_per_micro,
-                capacity_multiple=settings.engine.rows_per_micro * settings.engine.row_length // 2,
-                min_micro=8,  # few compiled shapes; empty micro-batches are skipped
+                capacity_multiple=settings.engine.capacity_multiple,
+                min_micro=settings.engine.min_micro,
             )
         )
     clock.lap("pack")
