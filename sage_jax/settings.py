@@ -130,7 +130,6 @@ class EvalSettings(config.Settings):
     eval_seed: int = setting(1, "seed of the evaluation's sampling", low=0, free=True)
     eval_splits: tuple[str, ...] = setting(SPLITS[1:], "splits to evaluate", free=True)
     eval_full_rooms: bool = setting(False, "also evaluate on rooms of full size (split full_rooms)", free=True)
-    eval_online_edits: bool = setting(False, "let evaluation episodes edit the bank; marked in the report", free=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,50 @@
+"""Settings that depend on each other, and which of them a continued run may change."""
+
+import pathlib
+import re
+
+import pytest
+
+from sage_jax import config
+from sage_jax.errors import ConfigError
+from sage_jax.settings import RunSettings
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"row_length": 512}, "row_length=512 is shorter than max_length=1024"),
+        ({"eval_splits": ("valid_seen", "test")}, "eval_splits contains 'test'"),
+        ({"engine": "http"}, "engine=http needs the address"),
+        ({"engine_urls": ("http://a",)}, "engine=embedded has none"),
+        ({"engine": "http", "engine_urls": ("http://a",), "choices": True}, "servers cannot sample among choices"),
+        ({"method": "sage"}, "'grpo', 'skillmaster'"),
+        ({"group_size": 0}, "'group_size' cannot be 0"),
+        ({"clip_low": 1.5}, "'clip_low' cannot be 1.5"),
+        ({"probes": 0}, "'probes' cannot be 0"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(values, message):
+    with pytest.raises(ConfigError, match=message):
+        config.to_dataclass(values, RunSettings)
+
+
+def test_a_step_wise_context_needs_no_row_for_a_whole_episode():
+    assert config.to_dataclass({"context": "steps", "row_length": 512}, RunSettings).engine.row_length == 512
+
+
+def test_what_decides_the_parameters_is_fixed():
+    flat = config.flat_fields(RunSettings)
+    free = {key for key, (field, _) in flat.items() if field.metadata["free"]}
+    fixed = {"seed", "method", "lr", "group_size", "tasks_per_round", "gamma", "temperature", "max_length", "accept"}
+    assert not fixed & free
+    assert {"rounds", "run_dir", "eval_episodes", "save_every", "concurrency", "slots", "env_workers"} <= free
+
+
+def test_every_setting_is_read_by_something():
+    sources = [*(ROOT / "sage_jax").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]
+    text = "\n".join(path.read_text() for path in sources if path.name != "settings.py")
+    unread = [key for key in config.flat_fields(RunSettings) if not re.search(rf"\.{key}\b", text)]
+    assert unread == []
