@@ -1,0 +1,83 @@
+"""The main program as a real process, on the real environments."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sage_jax.metrics import read_metrics, read_rows
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_a_run_prints_its_table_and_leaves_everything_that_tells_of_it(finished):
+    folder, printed = finished
+    for word in ("before, without skills", "after, with skills", "pick_and_place_simple", "report:"):
+        assert word in printed
+    for name in ("config.json", "starts.jsonl", "metrics.jsonl", "bank.json", "skills.json", "report.html"):
+        assert (folder / name).stat().st_size > 0
+    assert sorted(path.name for path in (folder / "rounds").iterdir()) == ["0001.jsonl", "0002.jsonl"]
+    lines = read_metrics(folder)
+    assert [line["step"] for line in lines] == [0, 0, 1, 2, 2]
+    assert [name for name in ("sft/loss", "reward/mean", "time/eval") if name in lines[2]] == ["reward/mean"]
+    rows = read_rows(folder / "eval" / "after.json")
+    assert {(row.split, row.retrieval) for row in rows} == {
+        (split, shown) for split in ("valid_seen", "valid_unseen") for shown in (True, False)
+    }
+
+
+def test_an_unknown_key_is_refused_with_a_suggestion(program, tmp_path):
+    printed = program.run(tmp_path, "--config.group_sise=3", expect=1)
+    assert printed == "ConfigError: unknown config key 'group_sise'. Did you mean 'group_size'?\n"
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_the_export_of_a_run_is_evaluated_to_the_same_numbers(program, finished, tmp_path):
+    folder, _ = finished
+    shutil.copytree(folder, tmp_path / "run")
+    assert "wrote" in program.run(tmp_path / "run", "--mode=export")
+    exported = program.run(tmp_path / "again", "--mode=eval", "--tag=alone", model=tmp_path / "run" / "export")
+    assert "alone, without skills" in exported
+    after = read_rows(folder / "eval" / "after.json")
+    assert read_rows(tmp_path / "again" / "eval" / "alone.json") == [row for row in after if not row.retrieval]
+
+
+def test_ctrl_c_ends_in_one_line_and_the_run_goes_on(program, finished, tmp_path):
+    process = program.start(tmp_path, rounds=1)
+    while process.poll() is None and not (tmp_path / "checkpoints" / "manifests" / "0.json").exists():
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=100) == 130
+    printed = (tmp_path / "output.txt").read_text()
+    assert "interrupted: the same command continues" in printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.slow
+def test_the_baseline_runs_without_reviews(program, tmp_path):
+    program.run(tmp_path, config="configs/grpo_alfworld.py", method="grpo", utility=False, retrieval="none")
+    lines = read_metrics(tmp_path)
+    assert not any(name.startswith(("review/", "utility/", "bank/")) for line in lines for name in line)
+    assert json.loads((tmp_path / "bank.json").read_text())["log"] == []
+
+
+@pytest.mark.slow
+def test_a_whole_run_on_eight_devices_and_its_continuation(program, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
+    program.run(tmp_path, mesh="fsdp:4,tensor:2", rounds=1)
+    program.run(tmp_path, mesh="fsdp:4,tensor:2", rounds=2)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [0, 0, 1, 2, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["skillmaster_alfworld", "grpo_alfworld"])
+def test_check_needs_no_weights(name):
+    command = [sys.executable, "-m", "experiments.main", f"--config=configs/{name}.py:paper", "--mode=check"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "memory: learner" in printed
