@@ -88,6 +88,7 @@ class RlSettings(config.Settings):
     reward_scale: float = setting(10.0, "reward of a solved task", above=0)
     act_shaping: bool = setting(True, "price the form of act turns (SkillMaster's scripts)")
     advantage: str = setting("zscore", "group advantage", choices=("mean", "zscore", "leave_one_out"))
+    advantage_eps: float = setting(1e-6, "added to a z-score's deviation; 1 damps near-equal groups", above=0)
     group_stats: str = setting("steps", "samples of the act statistics", choices=("steps", "episodes"))
     joint: bool = setting(False, "normalise act and review turns together (ablation of DualAdv)")
     gamma: float = setting(0.2, "scale of the review turns' advantages", low=0)

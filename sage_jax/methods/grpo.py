@@ -106,6 +106,7 @@ def assign_advantages(
         joint=settings.rl.joint,
         group_stats=settings.rl.group_stats,
         kind=settings.rl.advantage,
+        eps=settings.rl.advantage_eps,
     )
     values = iter(float(a) if signal else None for a, signal in zip(advantages, aux["has_signal"], strict=True))
     filled = [
