@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from sage_jax.config import load_config, to_dataclass
+from sage_jax.settings import RunSettings
 from sage_jax.testing.tiny import tiny_config
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -22,11 +24,17 @@ class Program:
     def __init__(self, model, cache):
         self.model, self.cache = model, cache
 
-    def start(self, run_dir, *flags, config=CONFIG, **values) -> subprocess.Popen:
+    def spec(self, run_dir, *, config=CONFIG, **values) -> str:
+        """Returns what follows --config=."""
         model = values.pop("model", self.model)
-        values = tiny_config(run_dir, model, self.cache, **values)
-        keys = ",".join(f"{key}={value}" for key, value in values.items())
-        command = [sys.executable, "-m", "experiments.main", f"--config={config}:smoke,{keys}", *flags]
+        keys = (f"{key}={value}" for key, value in tiny_config(run_dir, model, self.cache, **values).items())
+        return f"{config}:smoke,{','.join(keys)}"
+
+    def settings(self, run_dir, **values) -> RunSettings:
+        return to_dataclass(load_config(f"{ROOT}/{self.spec(run_dir, **values)}"), RunSettings)
+
+    def start(self, run_dir, *flags, **values) -> subprocess.Popen:
+        command = [sys.executable, "-m", "experiments.main", f"--config={self.spec(run_dir, **values)}", *flags]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         run_dir.mkdir(parents=True, exist_ok=True)
         output = (run_dir / "output.txt").open("w")
@@ -45,13 +53,15 @@ class Program:
         assert process.returncode == expect, printed[-3000:]
         return printed
 
-    def kill_when(self, run_dir, moment, **values) -> bool:
-        """Kills the program once `moment(seconds since the start)` is true; False when it ended before."""
+    def stop_when(self, run_dir, moment, *, by=signal.SIGKILL, **values) -> int:
+        """Signals the program and its workers once `moment(seconds since the start)`; returns its exit code."""
         process, begin = self.start(run_dir, **values), time.monotonic()
         try:
             while process.poll() is None and not moment(time.monotonic() - begin):
                 time.sleep(0.01)
-            return process.poll() is None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, by)
+            return process.wait(timeout=100)
         finally:
             kill(process)
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -49,12 +50,17 @@ def assert_same(folder, finished):
         np.testing.assert_array_equal(here, there)
 
 
-def test_two_kills_leave_no_trace(program, finished, tmp_path):
+def test_a_stop_and_a_kill_leave_no_trace(program, finished, tmp_path):
     manifests = tmp_path / "checkpoints" / "manifests"
     steps = tmp_path / "checkpoints" / "steps"
-    # In the evaluation or the round after the cold start; then while the first round's checkpoint is being written.
-    assert program.kill_when(tmp_path, lambda _: (manifests / "0.json").exists())
-    assert program.kill_when(tmp_path, lambda _: (steps / "1").exists() or any(steps.glob("1.*")))
+    # Ctrl-C in the evaluation or the round after the cold start.
+    code = program.stop_when(tmp_path, lambda _: (manifests / "0.json").exists(), by=signal.SIGINT)
+    printed = (tmp_path / "output.txt").read_text()
+    assert (code, "Traceback" in printed) == (130, False), printed
+    assert printed.endswith("interrupted: the same command continues from the last checkpoint\n")
+    # The machine goes away while the first round's checkpoint is being written.
+    moment = lambda _: (steps / "1").exists() or any(steps.glob("1.*"))  # noqa: E731
+    assert program.stop_when(tmp_path, moment) == -signal.SIGKILL
     program.run(tmp_path)
     assert_same(tmp_path, finished[0])
 
@@ -67,6 +73,6 @@ def test_a_kill_at_any_moment_leaves_no_trace(program, finished, tmp_path, seed)
     rng = random.Random(seed)
     for _ in range(3):
         moment = rng.uniform(2.0, 20.0)  # imports, cold start, evaluation, rounds
-        program.kill_when(tmp_path, lambda seconds, moment=moment: seconds > moment)
+        program.stop_when(tmp_path, lambda seconds, moment=moment: seconds > moment)
     program.run(tmp_path)
     assert_same(tmp_path, finished[0])

@@ -1,17 +1,16 @@
 """The main program as a real process, on the real environments."""
 
 import json
-import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
+from sage_jax.errors import CheckpointError
 from sage_jax.metrics import read_metrics, read_rows
+from sage_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -38,6 +37,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(program, tmp_path):
     assert not (tmp_path / "config.json").exists()
 
 
+@pytest.mark.slow
 def test_the_export_of_a_run_is_evaluated_to_the_same_numbers(program, finished, tmp_path):
     folder, _ = finished
     shutil.copytree(folder, tmp_path / "run")
@@ -48,15 +48,32 @@ def test_the_export_of_a_run_is_evaluated_to_the_same_numbers(program, finished,
     assert read_rows(tmp_path / "again" / "eval" / "alone.json") == [row for row in after if not row.retrieval]
 
 
-def test_ctrl_c_ends_in_one_line_and_the_run_goes_on(program, finished, tmp_path):
-    process = program.start(tmp_path, rounds=1)
-    while process.poll() is None and not (tmp_path / "checkpoints" / "manifests" / "0.json").exists():
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=100) == 130
-    printed = (tmp_path / "output.txt").read_text()
-    assert "interrupted: the same command continues" in printed
-    assert "Traceback" not in printed
+def test_a_finished_run_ends_at_once_goes_on_with_free_keys_and_refuses_others(program, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+
+    def names(run):
+        return [(line["step"], sorted(line)) for line in read_metrics(run)]
+
+    def train(**values):
+        loop.train(program.settings(folder, **values))
+
+    train()
+    assert names(folder) == names(finished[0])
+    assert len(json.loads((folder / "starts.jsonl").read_text().splitlines()[-1])["config_changed"]) == 1  # run_dir
+    assert (folder / "eval" / "after.json").read_text() == (finished[0] / "eval" / "after.json").read_text()
+
+    train(rounds=3, eval_every=2, eval_episodes=1)
+    assert names(folder)[:-1] == names(finished[0])[:4] + names(folder)[4:6]
+    assert [line["step"] for line in read_metrics(folder)] == [0, 0, 1, 2, 2, 3, 3]
+    for tag, step in (("round_2", 2), ("after", 3)):
+        assert {row.n for row in read_rows(folder / "eval" / f"{tag}.json")} == {1}
+        assert json.loads((folder / "eval" / f"{tag}.stamp").read_text())["step"] == step
+
+    config = (folder / "config.json").read_text()
+    with pytest.raises(CheckpointError, match="lr was 0.001 and is 0.002"):
+        train(lr=2e-3)
+    assert (folder / "config.json").read_text() == config
 
 
 @pytest.mark.slow

@@ -12,12 +12,10 @@ import optax
 import pytest
 
 from sage_jax.config import to_dataclass
-from sage_jax.errors import CheckpointError, NumericsError
+from sage_jax.errors import NumericsError
 from sage_jax.metrics import MetricsWriter, read_jsonl, read_metrics
-from sage_jax.metrics.evaluation import read_rows
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
-from sage_jax.testing.tiny import tiny_settings
 from sage_jax.training import loop
 from sage_jax.training.session import Session
 from sage_jax.training.state import TrainState
@@ -220,29 +218,3 @@ def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_pat
     assert records[0]["turns"][-1]["stream"] == "review"
     assert "<tool_call>" in records[0]["turns"][-1]["text"]
     assert SkillBank.restore(json.loads((tmp_path / "bank.json").read_text())) == bank
-
-
-def test_a_run_goes_on_ends_and_is_refused(tiny_cache, tiny_folder, tmp_path):
-    def run(**values):
-        loop.train(tiny_settings(tmp_path, tiny_folder, tiny_cache, **{"rounds": 1, **values}))
-        return [(line["step"], sorted(line)) for line in read_metrics(tmp_path)]
-
-    first = run()
-    assert [step for step, _ in first] == [0, 0, 1, 1]  # cold start, before, round 1, after
-    assert all("time/eval" in names for _, names in (first[1], first[3]))
-
-    longer = run(rounds=2, eval_every=1, eval_episodes=1)  # free keys
-    assert [step for step, _ in longer] == [0, 0, 1, 1, 2, 2]
-    assert longer[:2] == first[:2]
-    assert {row.n for row in read_rows(tmp_path / "eval" / "after.json")} == {1}
-    for tag, step in (("before", 0), ("round_1", 1), ("after", 2)):
-        assert json.loads((tmp_path / "eval" / f"{tag}.stamp").read_text())["step"] == step
-
-    checkpoints = sorted((tmp_path / "checkpoints" / "steps").glob("*/arrays/d/*"))
-    assert run(rounds=2, eval_every=1, eval_episodes=1) == longer  # finished: nothing is played, nothing is lost
-    assert sorted((tmp_path / "checkpoints" / "steps").glob("*/arrays/d/*")) == checkpoints
-
-    config = (tmp_path / "config.json").read_text()
-    with pytest.raises(CheckpointError, match="lr was 0.001 and is 0.002"):
-        run(lr=2e-3)
-    assert (tmp_path / "config.json").read_text() == config

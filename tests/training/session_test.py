@@ -176,6 +176,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_an_update_on_eight_devices_is_the_update_on_one(tiny_session, tiny_folder, tiny_cache, tmp_path):
     (tmp_path / "update.py").write_text(UPDATE)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT)}
