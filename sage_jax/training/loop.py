@@ -48,8 +48,8 @@ def train(settings: RunSettings) -> pathlib.Path:
     open_run_folder(folder, config.flatten(settings))
     with checkpointer, open_session(settings, folder) as session:
         state, reference, bank, cursor = start(session, checkpointer)
-        with MetricsWriter(folder, cursor=cursor, step=int(state.step)) as writer:
-            done = checkpointer.latest() or 0
+        done = checkpointer.latest() or 0
+        with MetricsWriter(folder, cursor=cursor, step=done) as writer:
             if done == 0:
                 run_evaluation(session, state.params, bank, "before", writer, 0)
             with show_progress("rounds", rounds, done=done) as progress:
