@@ -10,7 +10,7 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,8 +47,7 @@ def train(settings: RunSettings) -> pathlib.Path:
     checkpointer.check_fingerprint()
     open_run_folder(folder, config.flatten(settings))
     with checkpointer, open_session(settings, folder) as session:
-        state, reference, bank, cursor = start(session, checkpointer)
-        done = checkpointer.latest() or 0
+        state, reference, bank, cursor, done = start(session, checkpointer)
         with MetricsWriter(folder, cursor=cursor, step=done) as writer:
             if done == 0:
                 run_evaluation(session, state.params, bank, "before", writer, 0)
@@ -67,16 +66,26 @@ def train(settings: RunSettings) -> pathlib.Path:
     return folder
 
 
-def start(session: Session, checkpointer: Checkpointer) -> tuple[TrainState, Any, SkillBank, int]:
-    """Returns state, reference policy, bank and metrics cursor: restored, or after the cold start (saved as step 0)."""
+class Start(NamedTuple):
+    """Where a run begins or goes on: `done` rounds are behind it."""
+
+    state: TrainState
+    reference: Any
+    bank: SkillBank
+    cursor: int
+    done: int
+
+
+def start(session: Session, checkpointer: Checkpointer) -> Start:
+    """Restores the newest checkpoint that is whole, or does the cold start and saves it as step 0."""
     settings = session.settings
     template = TrainState.create(session.params, session.optimizer)
     if checkpointer.latest() is not None:
         arrays = {"state": template} | ({"reference": session.params} if settings.rl.kl_coef else {})
         restored = checkpointer.restore(arrays)
-        document = restored.document
+        arrays, document = restored.arrays, restored.document
         bank = SkillBank.restore(document["bank"])
-        return restored.arrays["state"], restored.arrays.get("reference"), bank, document["metrics_cursor"]
+        return Start(arrays["state"], arrays.get("reference"), bank, document["metrics_cursor"], restored.step)
     params, metrics = cold_start(session)
     state = _commit(TrainState.create(params, session.optimizer))
     # A copy: updates donate the state's buffers.
@@ -86,7 +95,7 @@ def start(session: Session, checkpointer: Checkpointer) -> tuple[TrainState, Any
         if metrics:
             writer.write(0, metrics)
         save(checkpointer, 0, state, reference, bank, writer)
-        return state, reference, bank, writer.cursor()
+        return Start(state, reference, bank, writer.cursor(), 0)
 
 
 def _commit(tree: Any) -> Any:

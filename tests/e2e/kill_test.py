@@ -2,13 +2,15 @@
 
 import json
 import random
+import shutil
 import signal
 
 import numpy as np
 import pytest
 
-from sage_jax.checkpoints import Checkpointer
+from sage_jax.checkpoints import Checkpointer, CheckpointWarning
 from sage_jax.metrics import read_metrics
+from sage_jax.training import loop
 
 
 def outcome(folder):
@@ -63,6 +65,16 @@ def test_a_stop_and_a_kill_leave_no_trace(program, finished, tmp_path):
     assert program.stop_when(tmp_path, moment) == -signal.SIGKILL
     program.run(tmp_path)
     assert_same(tmp_path, finished[0])
+
+
+def test_a_damaged_checkpoint_costs_its_round_and_nothing_else(program, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    largest = max((folder / "checkpoints" / "steps" / "2").rglob("*"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1] + b"!")
+    with pytest.warns(CheckpointWarning, match="checkpoint 2 is damaged"):
+        loop.train(program.settings(folder))
+    assert_same(folder, finished[0])
 
 
 @pytest.mark.slow
