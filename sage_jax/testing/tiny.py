@@ -62,7 +62,9 @@ SETTINGS: dict[str, Any] = dict(  # noqa: C408  (reads like the command line)
     tasks_per_round=2,
     group_size=3,
     probes=1,
+    advantage_eps=1e-6,
     lr=1e-3,
+    lr_warmup=0,
     kl_coef=0.01,
     sft_episodes=6,
     sft_epochs=1,
@@ -73,6 +75,8 @@ SETTINGS: dict[str, Any] = dict(  # noqa: C408  (reads like the command line)
     max_length=512,
     row_length=512,
     rows_per_micro=2,
+    min_micro=4,  # with the next line: one compiled update
+    capacity_multiple=1024,
 )
 
 _SKILLS = (("search shelf", "start at shelf"), ("open first", "open fridge"), ("use desk", "find pen at desk"))

@@ -87,9 +87,11 @@ def test_the_baseline_runs_without_reviews(program, tmp_path):
 @pytest.mark.slow
 def test_a_whole_run_on_eight_devices_and_its_continuation(program, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
-    program.run(tmp_path, mesh="fsdp:4,tensor:2", rounds=1)
-    program.run(tmp_path, mesh="fsdp:4,tensor:2", rounds=2)
+    mesh = "--config.mesh=fsdp:4,tensor:2"  # its comma would end an argument behind the file's colon
+    program.run(tmp_path, mesh, rounds=1)
+    program.run(tmp_path, mesh, rounds=2)
     assert [line["step"] for line in read_metrics(tmp_path)] == [0, 0, 1, 2, 2]
+    assert read_rows(tmp_path / "eval" / "after.json")
 
 
 @pytest.mark.slow
