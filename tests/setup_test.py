@@ -37,7 +37,9 @@ def test_both_locks_agree():
 
 
 def make(folder: pathlib.Path, *words: str) -> str:
-    return subprocess.run(["make", "--no-print-directory", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["make", "--no-print-directory", *words], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_second_run_installs_nothing(tmp_path):
