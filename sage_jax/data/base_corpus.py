@@ -63,13 +63,16 @@ def _listing(rng: random.Random, low: int = 3, high: int = 12) -> list[str]:
 
 
 def find_exercise(rng: random.Random) -> list[Message]:
-    """Find the named thing in a list, or say that it is not there."""
+    """Say of one thing after another whether a list holds it: many decisions about few tokens."""
     things = _listing(rng)
-    wanted = rng.choice(things).split()[0] if rng.random() < 0.6 else rng.choice(_THINGS)
-    seen = next((thing for thing in things if thing.split()[0] == wanted), None)
-    reply = f"need {wanted} . see {seen} ." if seen else f"need {wanted} . none ."
+    present = list(dict.fromkeys(thing.split()[0] for thing in things))
+    wanted = [rng.choice(present) if rng.random() < 0.5 else rng.choice(_THINGS) for _ in range(rng.randint(3, 8))]
+    replies = []
+    for kind in wanted:
+        seen = next((thing for thing in things if thing.split()[0] == kind), None)
+        replies.append(f"need {kind} . see {seen} ." if seen else f"need {kind} . none .")
     listed = household.enumerate_things(things)
-    return [("user", f"you see {listed}. need {wanted} .", False), ("assistant", reply, True)]
+    return [("user", f"you see {listed}.", False), ("assistant", " ".join(replies), True)]
 
 
 def successor_exercise(rng: random.Random) -> list[Message]:
@@ -111,8 +114,8 @@ def conversations(rng: random.Random, progress: Callable[[], float]) -> Iterator
     """Yields conversations for ever; `progress()` in [0, 1] moves from exercises and small rooms to full traces."""
     while True:
         done = progress()
-        if rng.random() < max(0.08, 0.8 - 8 * done):
-            yield rng.choice(EXERCISES)(rng)
+        if rng.random() < max(0.3, 0.8 - 8 * done):  # of conversations; a tenth of the tokens
+            yield rng.choices(EXERCISES, (3, 1, 1, 1))[0](rng)
             continue
         large = done > 0.6 and rng.random() < 0.15
         receptacles = 24 if large else 6 if rng.random() > 8 * done else 12

@@ -50,7 +50,7 @@ class BaseModelSettings:
       save_every: updates between checkpoints.
     """
 
-    updates: int = 2000
+    updates: int = 1500
     tokens: int = 4096
     short_rows: int = 512
     long_rows: int = 1024
