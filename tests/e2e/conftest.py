@@ -39,7 +39,13 @@ class Program:
         run_dir.mkdir(parents=True, exist_ok=True)
         output = (run_dir / "output.txt").open("w")
         return subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, run_dir, *flags, expect=0, **values) -> str:

@@ -125,7 +125,12 @@ def test_a_job_that_outlives_its_launcher_keeps_its_folder(fake_python, tmp_path
 def test_ending_the_launcher_ends_the_job_and_what_it_started(fake_python, tmp_path, number):
     command = [sys.executable, "-m", "launch.local", CONFIG, "--seeds=0,1", f"--python={fake_python}"]
     launcher = subprocess.Popen(
-        [*command, f"--out={tmp_path}/out", "--env=SLEEP=1"], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [*command, f"--out={tmp_path}/out", "--env=SLEEP=1"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell's background jobs start with SIGINT ignored, and hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     path = tmp_path / "out/base/seed_0/pids"
     pids = _wait_for(lambda: path.read_text().split() if path.exists() and path.read_text().count(" ") else None)
