@@ -1,6 +1,8 @@
 """Pure functions from rewards to advantages and from log-probabilities to losses."""
 
 from sage_jax.losses.advantages import group_advantages as group_advantages
+from sage_jax.losses.generations import GenerationAdvantages as GenerationAdvantages
+from sage_jax.losses.generations import generation_advantages as generation_advantages
 from sage_jax.losses.logprobs import TokenScores as TokenScores
 from sage_jax.losses.logprobs import token_logprobs as token_logprobs
 from sage_jax.losses.policy import clipped_surrogate as clipped_surrogate

@@ -31,7 +31,7 @@ def group_advantages(
     """Returns each sample's advantage inside its group.
 
     With n valid samples in the group, mean m and standard deviation s (ddof 1):
-      mean           r - m                          SAGE; Skill-R1 `A_intra`
+      mean           r - m                          SAGE
       zscore         (r - m) / (s + eps)            SkillMaster; at n = 1, m = 0 and s = 1
       leave_one_out  r - mean of the other n - 1    LOOP; at n = 1, 0
 

@@ -17,8 +17,10 @@ from sage_jax.errors import ConfigError
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant_length"]
 KlKind = Literal["k1", "k2", "k3"]
+RatioLevel = Literal["token", "sequence"]
 AGGREGATIONS: tuple[str, ...] = ("token_mean", "sequence_mean", "constant_length")
 KL_KINDS: tuple[str, ...] = ("k1", "k2", "k3")
+RATIO_LEVELS: tuple[str, ...] = ("token", "sequence")
 
 # exp(20) = 5e8 lies far outside every clip range and far inside float32, so inf * 0 cannot arise in a gradient.
 MAX_LOG_RATIO = 20.0
@@ -140,11 +142,17 @@ def policy_loss(
     kl_kind: KlKind = "k3",
     entropy_coef: float = 0.0,
     importance_cap: float | None = None,
+    ratio_level: RatioLevel = "token",
+    sequence_ids: Int[Array, "*S"] | None = None,
+    num_sequences: int | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """Returns sum_t weight_t * (c_t surrogate_t + kl_coef KL_t - entropy_coef H_t) and what it was made of.
 
     c_t = min(exp(old - engine), importance_cap) without gradient, or 1: the truncated importance weight that corrects
     for an engine that samples with slightly other numerics than the trainer's.
+
+    With ratio_level "sequence" (Skill-R1) every token of a sequence has the ratio of the whole sequence,
+    exp(sum_t logp_t - old_t), and c its importance weight; with `sequence_mean` weights each sequence then counts once.
 
     Args:
       logprobs: of the target tokens under the policy.
@@ -163,6 +171,9 @@ def policy_loss(
       kl_kind: see `kl_estimate`.
       entropy_coef: weight of the entropy bonus.
       importance_cap: upper bound of the truncated importance weight; None switches it off.
+      ratio_level: "token", or "sequence" for one ratio a sequence.
+      sequence_ids: integers in [0, num_sequences), needed by ratio_level "sequence"; a sequence must be here whole.
+      num_sequences: a static upper bound of the ids plus one; default the number of elements of `mask`.
 
     Returns:
       The loss and aux scalars. Aux of micro-batches combine by `max` for names ending in "_max", else by sum.
@@ -178,10 +189,22 @@ def policy_loss(
     def mean(array):
         return jnp.sum(jnp.where(trained, array, 0.0)) / denominator
 
+    def pool(difference):
+        return (
+            difference if ratio_level == "token" else _sum_sequences(difference, trained, sequence_ids, num_sequences)
+        )
+
+    if ratio_level not in RATIO_LEVELS or (ratio_level == "sequence" and sequence_ids is None):
+        raise ConfigError(f"ratio_level={ratio_level!r}: use 'token', or 'sequence' together with sequence_ids")
     logprobs, advantages = clean(logprobs), clean(advantages)
     old_logprobs = jax.lax.stop_gradient(logprobs if old_logprobs is None else clean(old_logprobs))
     surrogate, ratio, clips = clipped_surrogate(
-        logprobs, old_logprobs, advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+        pool(logprobs - old_logprobs),
+        jnp.zeros_like(logprobs),
+        advantages,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        dual_clip=dual_clip,
     )
     aux = {f"clip_{name}": mean(clipped) for name, clipped in clips.items()}
     aux |= {"ratio": mean(ratio), "ratio_max": jnp.max(jnp.where(trained, ratio, 0.0))}
@@ -190,7 +213,7 @@ def policy_loss(
         aux["engine_gap"] = mean(jnp.abs(difference))
         aux["engine_gap_max"] = jnp.max(jnp.abs(difference))
         if importance_cap is not None:
-            correction = jnp.minimum(jnp.exp(jnp.clip(difference, -MAX_LOG_RATIO, MAX_LOG_RATIO)), importance_cap)
+            correction = jnp.minimum(jnp.exp(jnp.clip(pool(difference), -MAX_LOG_RATIO, MAX_LOG_RATIO)), importance_cap)
             surrogate = surrogate * correction
             aux["importance_weight"] = mean(correction)
     elif importance_cap is not None:
@@ -206,3 +229,12 @@ def policy_loss(
         loss = loss - entropy_coef * jnp.sum(weights * entropy)
         aux["entropy"] = mean(entropy)
     return loss, jax.tree.map(jax.lax.stop_gradient, aux)
+
+
+def _sum_sequences(
+    values: Float[Array, "*S"], trained: Bool[Array, "*S"], sequence_ids: Int[Array, "*S"], num_sequences: int | None
+) -> Float[Array, "*S"]:
+    """Returns for each trained token the sum of `values` over the trained tokens of its sequence."""
+    ids = jnp.where(trained, sequence_ids, 0).reshape(-1)
+    sums = jax.ops.segment_sum(values.reshape(-1), ids, num_segments=num_sequences or trained.size)
+    return jnp.where(trained, sums[ids].reshape(trained.shape), 0.0)

@@ -57,6 +57,32 @@ def stream_advantages(
     return np.array(result)
 
 
+def generation_advantages(rewards, valid, kept, *, mode: str, inter_coef: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns total and positive [B, G, M] of `losses.generation_advantages`; NaN for skills without a valid rollout."""
+    instances, generations, siblings, rollouts = np.shape(rewards)
+
+    def mean(b, g, m):
+        known = [float(rewards[b][g][m][k]) for k in range(rollouts) if valid[b][g][m][k]]
+        return sum(known) / len(known) if known else None
+
+    totals = np.full((instances, generations, siblings), math.nan)
+    positives = totals.copy()
+    for b, g, m in np.ndindex(totals.shape):
+        own = mean(b, g, m)
+        if own is None:
+            continue
+        parent = mean(b, g - 1, kept[b][g - 1]) if g else None
+        inter = 0.0 if parent is None else own - parent
+        if mode == "literal":
+            parts = [rewards[b][g][m][k] - own + inter_coef * inter for k in range(rollouts) if valid[b][g][m][k]]
+        else:
+            others = [value for value in (mean(b, g, j) for j in range(siblings)) if value is not None]
+            parts = [own - sum(others) / len(others) + inter_coef * inter]
+        totals[b, g, m] = sum(parts)
+        positives[b, g, m] = sum(part for part in parts if part > 0)
+    return totals, positives
+
+
 def token_scores(hidden, head, targets, *, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """Returns log-probabilities and entropies [T] from hidden states [T, D], head [V, D] and targets [T]."""
     logprobs, entropies = [], []
@@ -122,17 +148,25 @@ def policy_loss(
     kl_kind: str,
     entropy_coef: float,
     importance_cap: float | None,
+    sequence_ids: Sequence[int] | None = None,
 ) -> float:
-    """Returns the loss of `losses.policy_loss`; tokens of weight 0 are not looked at."""
+    """Returns the loss of `losses.policy_loss`; tokens of weight 0 are not looked at.
+
+    With `sequence_ids`, ratios and importance weights are those of whole sequences.
+    """
     total = 0.0
     for t, weight in enumerate(weights):
         if weight == 0:
             continue
+        own = [t]
+        if sequence_ids is not None:
+            own = [j for j in range(len(weights)) if weights[j] != 0 and sequence_ids[j] == sequence_ids[t]]
+        logprob, old, engine = (sum(float(x[j]) for j in own) for x in (logprobs, old_logprobs, engine_logprobs))
         surrogate = clipped_surrogate(
-            logprobs[t], old_logprobs[t], advantages[t], clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+            logprob, old, advantages[t], clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
         )
         if importance_cap is not None:
-            surrogate *= min(math.exp(old_logprobs[t] - engine_logprobs[t]), importance_cap)
+            surrogate *= min(math.exp(old - engine), importance_cap)
         kl = kl_estimate(logprobs[t], ref_logprobs[t], kl_kind)
         total += weight * (surrogate + kl_coef * kl - entropy_coef * entropy[t])
     return total

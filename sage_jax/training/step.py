@@ -20,7 +20,16 @@ from jaxtyping import Array, Float, Int
 from sage_jax.data.packing import MicroBatches
 from sage_jax.errors import ConfigError, NumericsError
 from sage_jax.losses.logprobs import TokenScores, token_logprobs
-from sage_jax.losses.policy import AGGREGATIONS, KL_KINDS, Aggregation, KlKind, policy_loss, token_weights
+from sage_jax.losses.policy import (
+    AGGREGATIONS,
+    KL_KINDS,
+    RATIO_LEVELS,
+    Aggregation,
+    KlKind,
+    RatioLevel,
+    policy_loss,
+    token_weights,
+)
 from sage_jax.losses.sft import sft_loss
 from sage_jax.training.state import TrainState
 
@@ -43,6 +52,7 @@ class LossOptions:
       kl_coef, kl_kind: KL to the reference; at 0 the reference is never run.
       entropy_coef: entropy bonus.
       importance_cap: truncated importance weight against the engine's log-probabilities; None switches it off.
+      ratio_level: "token", or "sequence" for one ratio a sequence, which needs aggregation "sequence_mean".
       temperature: sampling temperature of the engine, by which logits are divided.
       chunk_size: tokens whose logits exist at one time.
     """
@@ -57,6 +67,7 @@ class LossOptions:
     kl_kind: KlKind = "k3"
     entropy_coef: float = 0.0
     importance_cap: float | None = None
+    ratio_level: RatioLevel = "token"
     temperature: float = 1.0
     chunk_size: int = 256
 
@@ -73,6 +84,11 @@ class LossOptions:
             "kl_kind": (self.kl_kind in KL_KINDS, " or ".join(KL_KINDS)),
             "entropy_coef": (self.entropy_coef >= 0, "0 or more"),
             "importance_cap": (self.importance_cap is None or self.importance_cap > 0, "a number above 0, or None"),
+            "ratio_level": (
+                self.ratio_level in RATIO_LEVELS
+                and (self.ratio_level == "token" or self.aggregation == "sequence_mean"),
+                "'token', or 'sequence' with aggregation='sequence_mean'",
+            ),
             "temperature": (self.temperature > 0, "a number above 0"),
             "chunk_size": (self.chunk_size >= 1, "1 or more tokens"),
         }
@@ -135,7 +151,9 @@ def make_update_step(
             ref_logprobs = None
             if ref_params is not None:
                 ref_logprobs = _scores(forward_fn, head_fn, options, ref_params, part).logprobs
-            return _loss(forward_fn, head_fn, options, params, part, part_weights, num_tokens, ref_logprobs)
+            return _loss(
+                forward_fn, head_fn, options, params, part, part_weights, num_tokens, ref_logprobs, micro.mask.size
+            )
 
         loss, metrics, grads = _accumulate(micro_loss, state.params, micro, weights)
         new_state, update_metrics = _apply(optimizer, state, loss, grads)
@@ -204,7 +222,9 @@ def _scores(forward_fn, head_fn, options: LossOptions, params, part: MicroBatche
     )
 
 
-def _loss(forward_fn, head_fn, options: LossOptions, params, part: MicroBatches, weights, num_tokens, ref_logprobs):
+def _loss(
+    forward_fn, head_fn, options: LossOptions, params, part: MicroBatches, weights, num_tokens, ref_logprobs, sequences
+):
     """Returns one micro-batch's share of the loss and of the metrics."""
     scores = _scores(forward_fn, head_fn, options, params, part)
     if options.kind == "sft":
@@ -226,6 +246,9 @@ def _loss(forward_fn, head_fn, options: LossOptions, params, part: MicroBatches,
         kl_kind=options.kl_kind,
         entropy_coef=options.entropy_coef,
         importance_cap=options.importance_cap,
+        ratio_level=options.ratio_level,
+        sequence_ids=part.sequence_ids,
+        num_sequences=sequences,  # ids run over the whole batch
     )
 
 

@@ -10,7 +10,7 @@ from jax.test_util import check_grads
 
 from sage_jax.errors import ConfigError
 from sage_jax.losses import clipped_surrogate, kl_estimate, policy_loss, sft_loss, token_weights
-from sage_jax.losses.policy import AGGREGATIONS, KL_KINDS
+from sage_jax.losses.policy import AGGREGATIONS, KL_KINDS, RATIO_LEVELS
 from sage_jax.testing import references
 
 COUNT = 6  # One size, so that hypothesis does not compile a program for each example.
@@ -49,15 +49,24 @@ OPTIONS = {
     kl_kind=st.sampled_from(KL_KINDS),
     dual_clip=st.sampled_from([None, 1.5]),
     importance_cap=st.sampled_from([None, 1.2]),
+    ratio_level=st.sampled_from(RATIO_LEVELS),
 )
-def test_equals_the_reference(seed, mask, ids, aggregation, kl_kind, dual_clip, importance_cap):
+def test_equals_the_reference(seed, mask, ids, aggregation, kl_kind, dual_clip, importance_cap, ratio_level):
     inputs, mask, ids = arrays(np.random.default_rng(seed)), np.array(mask, np.float32), np.array(ids)
     options = OPTIONS | {"kl_kind": kl_kind, "dual_clip": dual_clip, "importance_cap": importance_cap}
     weights = token_weights(mask, aggregation=aggregation, sequence_ids=ids, length=10)
     want_weights = references.token_weights(mask, ids, aggregation=aggregation, length=10)
     np.testing.assert_allclose(weights, want_weights, rtol=1e-6)
-    got, _ = policy_loss(mask=mask, weights=weights, **jax.tree.map(jnp.float32, inputs), **options)
-    want = references.policy_loss(weights=want_weights, **inputs, **options)
+    by_sequence = {"sequence_ids": ids} if ratio_level == "sequence" else {}
+    got, _ = policy_loss(
+        mask=mask,
+        weights=weights,
+        ratio_level=ratio_level,
+        **by_sequence,
+        **jax.tree.map(jnp.float32, inputs),
+        **options,
+    )
+    want = references.policy_loss(weights=want_weights, **inputs, **options, **by_sequence)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

@@ -104,6 +104,15 @@ def test_micro_batches_equal_the_whole_batch(rows, least):
     assert_same(whole, run(micro_batches(batch, rows, capacity_multiple=4, min_micro=least), FULL, ref_params=ref))
 
 
+def test_ratios_of_whole_sequences_do_not_depend_on_splitting():
+    options = LossOptions(aggregation="sequence_mean", ratio_level="sequence")
+    batch = one_per_row(make_sequences())
+    old = batch.engine_logprobs + np.random.default_rng(2).uniform(-0.3, 0.3, batch.ids.shape)
+    whole, parts = (run(micro_batches(batch, rows, capacity_multiple=64, old_logprobs=old), options) for rows in (6, 2))
+    assert_same(whole, parts)
+    assert whole[0]["loss/ratio_max"] > 1.5
+
+
 def test_equals_the_float64_reference():
     params, ref, sequences = make_params(), make_params(5), make_sequences()
     rng = np.random.default_rng(9)
