@@ -120,7 +120,7 @@ def _check(values: np.ndarray, valid: np.ndarray, kept: np.ndarray, mode: str, i
         raise ConfigError(f"mode='literal' with {values.shape[2]} siblings: the formula has one skill a generation")
     if not inter_coef >= 0:
         raise ConfigError(f"inter_coef={inter_coef} must be 0 or more")
-    if kept.size and not (0 <= kept.min() and kept.max() < values.shape[2]):
+    if kept.size and not (kept.min() >= 0 and kept.max() < values.shape[2]):
         raise DataError(f"kept names sibling {kept.max() if kept.min() >= 0 else kept.min()} of {values.shape[2]}")
     wrong = np.argwhere(valid & ~np.isfinite(values))
     if len(wrong):

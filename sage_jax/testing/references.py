@@ -58,7 +58,7 @@ def stream_advantages(
 
 
 def generation_advantages(rewards, valid, kept, *, mode: str, inter_coef: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns total and positive [B, G, M] of `losses.generation_advantages`; NaN for skills without a valid rollout."""
+    """Returns total and positive [B, G, M] of `losses.generation_advantages`; NaN for skills without a rollout."""
     instances, generations, siblings, rollouts = np.shape(rewards)
 
     def mean(b, g, m):

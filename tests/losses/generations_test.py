@@ -13,8 +13,9 @@ from sage_jax.testing import references
 
 
 @st.composite
-def cases(draw, siblings=st.integers(1, 3)):
-    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(siblings), draw(st.integers(1, 4)))
+def cases(draw, mode):
+    siblings = 1 if mode == "literal" else draw(st.integers(1, 3))
+    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 4)), siblings, draw(st.integers(1, 4)))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     rewards = rng.integers(0, 2, shape).astype(float)
     kept = rng.integers(0, shape[2], shape[:2])
@@ -25,7 +26,7 @@ def cases(draw, siblings=st.integers(1, 3)):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), inter_coef=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
 def test_equals_the_reference(mode, data, inter_coef):
-    rewards, valid, kept = data.draw(cases(st.just(1)) if mode == "literal" else cases())
+    rewards, valid, kept = data.draw(cases(mode))
     got = generation_advantages(rewards, valid, kept, mode=mode, inter_coef=inter_coef)
     total, positive = references.generation_advantages(rewards, valid, kept, mode=mode, inter_coef=inter_coef)
     np.testing.assert_allclose(got.total, total, atol=1e-12)
@@ -59,7 +60,7 @@ def test_siblings_by_hand():
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 99))
 def test_the_order_of_rollouts_changes_no_digit(mode, data, seed):
-    rewards, valid, kept = data.draw(cases(st.just(1)) if mode == "literal" else cases())
+    rewards, valid, kept = data.draw(cases(mode))
     rewards = rewards + np.random.default_rng(seed).normal(size=rewards.shape)
     order = np.random.default_rng(seed).permutation(rewards.shape[-1])
     got = generation_advantages(rewards, valid, kept, mode=mode)

@@ -106,11 +106,16 @@ def test_micro_batches_equal_the_whole_batch(rows, least):
 
 def test_ratios_of_whole_sequences_do_not_depend_on_splitting():
     options = LossOptions(aggregation="sequence_mean", ratio_level="sequence")
-    batch = one_per_row(make_sequences())
-    old = batch.engine_logprobs + np.random.default_rng(2).uniform(-0.3, 0.3, batch.ids.shape)
-    whole, parts = (run(micro_batches(batch, rows, capacity_multiple=64, old_logprobs=old), options) for rows in (6, 2))
-    assert_same(whole, parts)
-    assert whole[0]["loss/ratio_max"] > 1.5
+    sequences = make_sequences()
+    batch = one_per_row(sequences)
+    whole, parts = (micro_batches(batch, rows, capacity_multiple=64) for rows in (6, 2))
+    # Each token 0.1 likelier than under the old policy: the longest sequence has the largest ratio.
+    logprobs = make_logprob_fn(forward, head, options)
+    whole, parts = (m._replace(old_logprobs=np.asarray(logprobs(make_params(), m)) - 0.1) for m in (whole, parts))
+    results = [run(micro, options) for micro in (whole, parts)]
+    assert_same(*results)
+    longest = max(item.mask.sum() for item in sequences)
+    np.testing.assert_allclose(results[0][0]["loss/ratio_max"], np.exp(0.1 * longest), rtol=1e-4)
 
 
 def test_equals_the_float64_reference():
