@@ -9,10 +9,13 @@ from __future__ import annotations
 import dataclasses
 
 from sage_jax import config
+from sage_jax.benchmarks import BENCHMARKS, Benchmark
+from sage_jax.benchmarks.alfworld import AlfworldSettings
 from sage_jax.config import setting
-from sage_jax.data.tasks import SOURCES, SPLITS
+from sage_jax.data.tasks import SOURCES, cache_folder
 
 METHODS = ("grpo", "skillmaster")
+OUTCOMES = ("success", "score")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,16 +32,11 @@ class ModelSettings(config.Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskSettings(config.Settings):
-    """Tasks and environments."""
+    """Tasks and environments, whatever the benchmark; each benchmark adds a group of its own keys."""
 
-    benchmark: str = setting("alfworld", "environment", choices=("alfworld",))
-    source: str = setting("auto", "official tree, generated games, or official when it is there", choices=SOURCES)
-    cache: str = setting("", "folder for generated games; empty is $SAGE_JAX_CACHE or ~/.cache/sage_jax", free=True)
-    games_seed: int = setting(0, "seed of the generated games", low=0)
-    games_train: int = setting(40, "generated training games of each family", low=0)
-    games_valid: int = setting(10, "generated games of each family in valid_seen and in valid_unseen", low=0)
-    max_receptacles: int = setting(12, "receptacles of a generated room at most; 0 keeps the full rooms", low=0)
-    expert_steps: int = setting(30, "the scripted expert must solve a generated game within so many steps", low=5)
+    benchmark: str = setting("alfworld", "environment", choices=tuple(BENCHMARKS))
+    source: str = setting("auto", "official data, a generated twin, or official when it is there", choices=SOURCES)
+    cache: str = setting("", "folder for generated data; empty is $SAGE_JAX_CACHE or ~/.cache/sage_jax", free=True)
     env_workers: int = setting(2, "environment processes", low=1, free=True)
     env_timeout_s: float = setting(60.0, "longest time of one environment call, in seconds", above=0, free=True)
 
@@ -85,7 +83,8 @@ class RlSettings(config.Settings):
     rounds: int = setting(40, "rounds: rollouts, then an update", low=0, free=True)
     tasks_per_round: int = setting(8, "task groups of a round", low=1)
     group_size: int = setting(8, "n, rollouts of a task", low=1)
-    reward_scale: float = setting(10.0, "reward of a solved task", above=0)
+    outcome: str = setting("success", "what an episode is paid for: solved or not, or its score", choices=OUTCOMES)
+    reward_scale: float = setting(10.0, "reward of a solved task, or of score 1", above=0)
     act_shaping: bool = setting(True, "price the form of act turns (SkillMaster's scripts)")
     advantage: str = setting("zscore", "group advantage", choices=("mean", "zscore", "leave_one_out"))
     advantage_eps: float = setting(1e-6, "added to a z-score's deviation; 1 damps near-equal groups", above=0)
@@ -129,8 +128,7 @@ class EvalSettings(config.Settings):
     eval_every: int = setting(0, "rounds between evaluations; 0: before and after only", low=0, free=True)
     eval_temperature: float = setting(0.4, "0 is greedy", low=0, free=True)
     eval_seed: int = setting(1, "seed of the evaluation's sampling", low=0, free=True)
-    eval_splits: tuple[str, ...] = setting(SPLITS[1:], "splits to evaluate", free=True)
-    eval_full_rooms: bool = setting(False, "also evaluate on rooms of full size (split full_rooms)", free=True)
+    eval_splits: tuple[str, ...] = setting(("valid_seen", "valid_unseen"), "splits to evaluate", free=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,6 +156,7 @@ class RunSettings(config.RunConfig):
     keep: int = setting(2, "checkpoints kept", low=1, free=True)
     policy: ModelSettings = dataclasses.field(default_factory=ModelSettings)
     tasks: TaskSettings = dataclasses.field(default_factory=TaskSettings)
+    alfworld: AlfworldSettings = dataclasses.field(default_factory=AlfworldSettings)
     agent: AgentSettings = dataclasses.field(default_factory=AgentSettings)
     skills: SkillSettings = dataclasses.field(default_factory=SkillSettings)
     rl: RlSettings = dataclasses.field(default_factory=RlSettings)
@@ -180,6 +179,18 @@ class RunSettings(config.RunConfig):
             )
         if self.engine.engine == "http" and self.agent.choices:
             raise config.ConfigError("choices=True with engine='http': servers cannot sample among choices; drop one")
+        splits = self.open_benchmark().splits
         for split in self.evaluation.eval_splits:
-            if split not in SPLITS:
-                raise config.ConfigError(f"eval_splits contains {split!r}: expected some of {', '.join(SPLITS)}")
+            if split not in splits:
+                raise config.ConfigError(
+                    f"eval_splits contains {split!r}: expected some of {', '.join(splits)} "
+                    f"with benchmark={self.tasks.benchmark!r}"
+                )
+
+    def open_benchmark(self) -> Benchmark:
+        """Returns the benchmark with this run's options; nothing is loaded yet."""
+        tasks = self.tasks
+        return BENCHMARKS[tasks.benchmark](
+            getattr(self, tasks.benchmark), source=tasks.source, cache=cache_folder(tasks.cache),
+            processes=max(tasks.env_workers, 1),
+        )  # fmt: skip

@@ -152,7 +152,8 @@ class _Episode:
         self._open_turn = False  # the last output lacks its stop token
         self._turns: list[Turn] = []
         self._steps: list[prompts.Step] = []
-        self._status, self._error, self._won, self._ended_by_turn = Status.OK, "", False, False
+        self._status, self._error, self._ended_by_turn = Status.OK, "", False
+        self._won, self._score = False, 0.0
         self._task_text = ""
         self._skills: tuple[Skill, ...] = ()
 
@@ -174,6 +175,7 @@ class _Episode:
             self._steps.append(prompts.Step(text, action))
             text, admissible = result.text, tuple(result.admissible)
             self._won = bool(result.won)
+            self._score += result.reward
             if result.done or result.won:
                 break
         else:
@@ -198,12 +200,15 @@ class _Episode:
         else:
             shown = [(skill.title, skill.principle) for skill in skills]
             message = text if self._turns else chat.opening_message(text, shown)
-        choices = admissible if options.choices else None
+        # Where an action takes words of the agent's own there is no list to choose from.
+        listed = bool(admissible) and not any(map(parsing.is_form, admissible))
+        choices = admissible if options.choices and listed else None
         output, finish = await self._generate("act", message, options.act_tokens, choices)
         if output is None:
             self._status = Status.TRUNCATED
             return None
-        parse = parsing.parse_act(output, truncated=finish == LENGTH, admissible=admissible)
+        # An environment that lists no actions takes any.
+        parse = parsing.parse_act(output, truncated=finish == LENGTH, admissible=admissible or None)
         self._ended_by_turn = ends_episode(parse.flags, self._player.shaping)
         reward = act_reward(parse.flags, config=self._player.shaping)
         info = {"action": parse.action, "flags": sorted(parse.flags), "observation": text}
@@ -292,7 +297,11 @@ class _Episode:
 
     def _outcome(self) -> RewardResult:
         return outcome_reward(
-            won=self._won, status=self._status, ended_by_turn=self._ended_by_turn, config=self._player.outcome
+            won=self._won,
+            score=self._score,
+            status=self._status,
+            ended_by_turn=self._ended_by_turn,
+            config=self._player.outcome,
         )
 
     def trajectory(self) -> Trajectory:
@@ -301,6 +310,7 @@ class _Episode:
         turns = tuple(_with_outcome(turn, outcome) if turn.stream == "act" else turn for turn in self._turns)
         info = {
             "success": self._won,
+            "score": self._score,
             "steps": len(self._steps),
             "tokens": sum(len(turn.output_ids) for turn in turns),
             "skills": [skill.id for skill in self._skills],

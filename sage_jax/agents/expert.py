@@ -202,6 +202,26 @@ def hint_skill(kind: str) -> tuple[str, str]:
     return f"{kind} first", f"start at {kind}"
 
 
+class HouseholdDemonstrator:
+    """The expert in an episode of a cold start, with search hints drawn from the room in half of the episodes."""
+
+    def __init__(self, observation: str, family: str, rng: random.Random):
+        """Draws the hints. Raises DataError when the observation is no room with a task."""
+        types = sorted({thing.split()[0] for thing in list_things(observation.partition("Your task")[0])})
+        hints = rng.sample(types, min(rng.choice((0, 0, 1, 2)), len(types)))
+        self.skills = [hint_skill(kind) for kind in hints]
+        self._expert = HouseholdExpert(observation, " ".join(principle for _, principle in self.skills), rng)
+        self._family, self._rng = family, rng
+
+    def act(self, observation: str) -> tuple[str, str]:
+        """Returns the thought and the next action."""
+        return self._expert.act(observation)
+
+    def review(self) -> tuple[str, dict]:
+        """Returns the thought and the tool call of the review turn."""
+        return expert_review(self._expert, self._family, self._rng)
+
+
 def expert_review(expert: HouseholdExpert, family: str, rng: random.Random) -> tuple[str, dict]:
     """Returns the thought and the tool call of the review turn, made from what the episode showed.
 

@@ -21,6 +21,7 @@ _ACTION_OPEN = re.compile(r"<\s*action\s*>", re.IGNORECASE)
 _ACTION_CLOSE = re.compile(r"<\s*/\s*action\s*>", re.IGNORECASE)
 _TOOL_OPEN = re.compile(r"<\s*tool_call\s*>", re.IGNORECASE)
 _TOOL_CLOSE = re.compile(r"<\s*/\s*tool_call\s*>", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<[a-z_ ]+>", re.IGNORECASE)
 _DONE = re.compile(
     r"(i am |i'm )?(done|finished|finish|stop|end|exit|quit|submit)"
     r"|(the |my )?(task|goal)( is| has been| was)?( now)? (done|completed?|finished|achieved)"
@@ -78,7 +79,8 @@ def parse_act(text: str, *, truncated: bool = False, admissible: Sequence[str] |
       text: the output, decoded.
       truncated: generation stopped at the token limit.
       admissible: the actions on offer; an action that differs from one of them in case or spaces only becomes it, any
-        other is flagged and kept. None: not checked.
+        other is flagged and kept. One with `<placeholders>`, such as "search[<keywords>]", is a form: any text may
+        stand there. None: not checked.
     """
     flags = _common_flags(text, truncated)
     thought, rest = _split_thought(text)
@@ -148,7 +150,26 @@ def _match(action: str, admissible: Sequence[str]) -> str | None:
     if action in admissible:
         return action
     squeezed = action.replace(" ", "")
-    return next((a for a in admissible if "".join(a.lower().split()) == squeezed), None)
+    plain = next((a for a in admissible if "".join(a.lower().split()) == squeezed), None)
+    if plain is not None:
+        return plain
+    return next(filter(None, (_fill(action, form) for form in admissible if is_form(form))), None)
+
+
+def is_form(action: str) -> bool:
+    """Whether an admissible action has a placeholder for text of the agent's own."""
+    return _PLACEHOLDER.search(action) is not None
+
+
+def _fill(action: str, form: str) -> str | None:
+    """Returns the action in the spelling of the form, or None when it is no filled form."""
+    fixed = [part.lower() for part in _PLACEHOLDER.split(form)]
+    pattern = "(.+)".join(r"\s*".join(map(re.escape, "".join(part.split()))) for part in fixed)
+    match = re.fullmatch(pattern, action)
+    words = [" ".join(group.split()) for group in match.groups()] if match else [""]
+    if not all(words):
+        return None
+    return "".join(part + word for part, word in zip(fixed, [*words, ""], strict=True))
 
 
 def _repeats(text: str) -> bool:

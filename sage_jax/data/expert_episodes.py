@@ -1,17 +1,17 @@
-"""Expert episodes on the real engine, for the SFT cold start: acts with short thoughts, then a review turn.
+"""Expert episodes in the real environments, for the SFT cold start: acts with short thoughts, then a review turn.
 
-Half of the episodes show search hints drawn from the room, as skills would, and the expert follows them, so that the
-cold start keeps what the base model learned: skills are there to be used.
+What the expert knows comes from its benchmark (`Demonstrator`). It may show skills and follow them, so that the cold
+start keeps what the base model learned: skills are there to be used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from sage_jax.agents.chat import act_text, opening_message, review_message, review_text
-from sage_jax.agents.expert import HouseholdExpert, expert_review, hint_skill, list_things
 from sage_jax.data.sft import Message
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import DataError
@@ -19,8 +19,35 @@ from sage_jax.seeding import derive_seed
 from sage_jax.types import Task
 
 
+class Demonstrator(Protocol):
+    """A scripted expert in one episode: it reads what an agent reads, and shows how to think, act and review.
+
+    Attributes:
+      skills: (title, principle) of the skills the episode is shown, which the expert follows.
+    """
+
+    skills: Sequence[tuple[str, str]]
+
+    def act(self, observation: str) -> tuple[str, str]:
+        """Returns the thought and the action after an observation, the first one included."""
+
+    def review(self) -> tuple[str, dict]:
+        """Returns the thought and the tool call of the review turn of an episode that was won."""
+
+
+# (first observation, family, rng) -> expert, as `Benchmark.demonstrator`
+MakeDemonstrator = Callable[[str, str, random.Random], Demonstrator]
+
+
 async def expert_episodes(
-    pool: EnvPool, tasks: Sequence[Task], count: int, *, seed: int, max_steps: int, concurrency: int = 32
+    pool: EnvPool,
+    tasks: Sequence[Task],
+    count: int,
+    make_expert: MakeDemonstrator,
+    *,
+    seed: int,
+    max_steps: int,
+    concurrency: int = 32,
 ) -> list[list[Message]]:
     """Plays `count` expert episodes over `tasks` in turn and returns those that succeed, as conversations.
 
@@ -29,12 +56,13 @@ async def expert_episodes(
       EnvError: an environment failed.
     """
     if not tasks:
-        raise DataError("no training tasks for the SFT cold start: raise games_train or set sft_episodes=0")
+        raise DataError("no training tasks for the SFT cold start: make some or set sft_episodes=0")
     gate = asyncio.Semaphore(concurrency)
 
     async def one(index: int) -> list[Message] | None:
         async with gate:
-            return await _play(pool, tasks[index % len(tasks)], derive_seed(seed, "expert", index), max_steps)
+            seeded = derive_seed(seed, "expert", index)
+            return await _play(pool, tasks[index % len(tasks)], make_expert, seeded, max_steps)
 
     played = await asyncio.gather(*(one(index) for index in range(count)))
     solved = [messages for messages in played if messages is not None]
@@ -43,16 +71,15 @@ async def expert_episodes(
     return solved
 
 
-async def _play(pool: EnvPool, task: Task, seed: int, max_steps: int) -> list[Message] | None:
+async def _play(
+    pool: EnvPool, task: Task, make_expert: MakeDemonstrator, seed: int, max_steps: int
+) -> list[Message] | None:
     """Returns one solved episode with its review, or None."""
-    rng, name = random.Random(seed), f"expert/{seed}"
+    name = f"expert/{seed}"
     text = (await pool.reset(name, task, seed)).text
     try:
-        types = sorted({thing.split()[0] for thing in list_things(text.partition("Your task")[0])})
-        hints = rng.sample(types, min(rng.choice((0, 0, 1, 2)), len(types)))
-        skills = [hint_skill(kind) for kind in hints]
-        expert = HouseholdExpert(text, " ".join(principle for _, principle in skills), rng)
-        messages: list[Message] = [("user", opening_message(text, skills), False)]
+        expert = make_expert(text, task.family, random.Random(seed))
+        messages: list[Message] = [("user", opening_message(text, expert.skills), False)]
         for steps in range(1, max_steps + 1):  # noqa: B007  (read after the loop)
             thought, action = expert.act(text)
             messages.append(("assistant", act_text(thought, action), True))
@@ -60,12 +87,13 @@ async def _play(pool: EnvPool, task: Task, seed: int, max_steps: int) -> list[Me
             text = result.text
             if result.won:
                 break
+            if result.done:
+                return None
             messages.append(("user", text, False))
         else:
             return None
     finally:
         await pool.release(name)
-    titles = [title for title, _ in skills]
+    titles = [title for title, _ in expert.skills]
     message = review_message(family=task.family, success=True, steps=steps, titles=titles)
-    call = expert_review(expert, task.family, rng)
-    return [*messages, ("user", message, False), ("assistant", review_text(*call), True)]
+    return [*messages, ("user", message, False), ("assistant", review_text(*expert.review()), True)]

@@ -53,13 +53,18 @@ class AlfworldSource:
     @property
     def cache_folder(self) -> pathlib.Path:
         """The folder for generated data."""
-        default = os.environ.get("SAGE_JAX_CACHE") or pathlib.Path.home() / ".cache" / "sage_jax"
-        return pathlib.Path(self.cache or default).expanduser().absolute()
+        return cache_folder(self.cache)
 
     @property
     def translations_folder(self) -> pathlib.Path:
         """Where the environments keep grounded games: pass it to AlfworldFactory(translations=...)."""
         return self.cache_folder / "alfworld-translations"
+
+
+def cache_folder(cache: str) -> pathlib.Path:
+    """Returns the folder for generated data: `cache`, else $SAGE_JAX_CACHE, else ~/.cache/sage_jax."""
+    default = os.environ.get("SAGE_JAX_CACHE") or pathlib.Path.home() / ".cache" / "sage_jax"
+    return pathlib.Path(cache or default).expanduser().absolute()
 
 
 def official_root() -> pathlib.Path:

@@ -136,6 +136,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "reward/mean": _mean([t.reward.value for t in rewarded]),
         "reward/std": float(np.std([t.reward.value for t in rewarded])) if rewarded else 0.0,
         "reward/success": _mean([float(t.info["success"]) for t in rewarded]),
+        "reward/score": _mean([float(t.info["score"]) for t in rewarded]),
         "reward/invalid_actions": _mean([float("not_admissible" in turn.info.get("flags", ())) for turn in acts]),
         "episode/steps": _mean([float(t.info["steps"]) for t in rewarded]),
         "episode/truncated": _mean([float(status.value == "truncated") for status in statuses]),

@@ -26,6 +26,7 @@ class EpisodeOutcome:
       retrieval: whether skills were shown.
       family: task family.
       success: whether the task was solved; None when the infrastructure failed (not the agent).
+      score: the environment's own score in [0, 1]; None where it knows nothing between solved (1) and not (0).
       steps: environment steps.
       tokens: generated tokens.
     """
@@ -36,6 +37,7 @@ class EpisodeOutcome:
     success: bool | None
     steps: int
     tokens: int
+    score: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,7 @@ class EvalRow:
       wilson_high: upper end.
       steps: mean environment steps; None when n is 0.
       tokens: mean generated tokens; None when n is 0.
+      score: mean score in [0, 1]; None when n is 0.
     """
 
     split: str
@@ -65,6 +68,7 @@ class EvalRow:
     wilson_high: float
     steps: float | None
     tokens: float | None
+    score: float | None = None
 
 
 def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
@@ -115,7 +119,12 @@ def _row(split: str, retrieval: bool, family: str, episodes: Sequence[EpisodeOut
         wilson_high=high,
         steps=sum(episode.steps for episode in done) / n if n else None,
         tokens=sum(episode.tokens for episode in done) / n if n else None,
+        score=sum(_score(episode) for episode in done) / n if n else None,
     )
+
+
+def _score(episode: EpisodeOutcome) -> float:
+    return float(bool(episode.success)) if episode.score is None else episode.score
 
 
 def metrics_of(rows: Iterable[EvalRow]) -> dict[str, float]:
@@ -123,7 +132,7 @@ def metrics_of(rows: Iterable[EvalRow]) -> dict[str, float]:
     values: dict[str, float] = {}
     for row in rows:
         prefix = f"eval/{row.split}/{row.family}/{'with' if row.retrieval else 'without'}_skills"
-        for name in ("success", "wilson_low", "wilson_high", "steps", "tokens", "n", "failed"):
+        for name in ("success", "score", "wilson_low", "wilson_high", "steps", "tokens", "n", "failed"):
             value = getattr(row, name)
             if value is not None:
                 values[f"{prefix}/{name}"] = float(value)

@@ -50,6 +50,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("reward/mean", "reward", "mean outcome reward of the round's rollouts that have one"),
     Metric("reward/std", "reward", "standard deviation of the same"),
     Metric("reward/success", "share", "rollouts that solved their task"),
+    Metric("reward/score", "1", "mean score of the environment over the same rollouts, in [0, 1]"),
     Metric("reward/invalid_actions", "share", "act turns whose action the environment did not offer"),
     Metric("episode/steps", "steps", "mean environment steps of a rollout"),
     Metric("episode/truncated", "share", "rollouts that ran out of steps or context"),
@@ -109,6 +110,7 @@ METRICS: tuple[Metric, ...] = (
         Metric(f"eval/<split>/<family>/<with|without>_skills/{name}", unit, meaning)
         for name, unit, meaning in (
             ("success", "share", "episodes that solved their task"),
+            ("score", "1", "mean score of the environment, in [0, 1]"),
             ("wilson_low", "share", "lower end of the 95 % Wilson interval of success"),
             ("wilson_high", "share", "upper end of the 95 % Wilson interval of success"),
             ("steps", "steps", "mean environment steps of an episode"),

@@ -62,6 +62,8 @@ def cell_text(row: EvalRow | None) -> tuple[str, str]:
     if row.success is None or row.steps is None or row.tokens is None:
         return "-", f"n 0{failed}"
     success = f"{100 * row.success:.0f} % ({100 * row.wilson_low:.0f}-{100 * row.wilson_high:.0f})"
+    if row.score is not None and abs(row.score - row.success) > 1e-9:  # an environment that pays for parts
+        success += f", score {100 * row.score:.0f}"
     return success, f"{row.steps:.1f} steps, {row.tokens:.0f} tok{failed}"
 
 

@@ -55,6 +55,7 @@ async def _collect(session: Session) -> PackedBatch:
         session.pool,
         session.tasks["train"],
         settings.sft.sft_episodes,
+        session.benchmark.demonstrator,
         seed=settings.seed,
         max_steps=settings.agent.max_steps,
     )

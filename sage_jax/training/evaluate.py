@@ -68,6 +68,7 @@ async def evaluate(
             success=None if trajectory.reward.value is None else bool(trajectory.info["success"]),
             steps=trajectory.info["steps"],
             tokens=trajectory.info["tokens"],
+            score=trajectory.info["score"],
         )
         for (split, retrieval), trajectory in zip(kinds, played, strict=True)
     ]

@@ -15,10 +15,11 @@ import jax
 import optax
 
 from sage_jax.agents.episode import AgentOptions, Player
+from sage_jax.benchmarks import Benchmark
+from sage_jax.benchmarks.base import TRAIN, Progress
 from sage_jax.data.sft import text_encoder
-from sage_jax.data.tasks import AlfworldSource, load_tasks
+from sage_jax.data.tasks import cache_folder
 from sage_jax.data.tokenizer import load_tokenizer
-from sage_jax.envs.alfworld import AlfworldFactory
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError
 from sage_jax.metrics.progress import show_progress
@@ -35,8 +36,6 @@ from sage_jax.training.optimizer import OptimizerOptions, make_optimizer, make_s
 from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
 from sage_jax.types import Task
 
-FULL_ROOMS = "full_rooms"
-
 
 @dataclasses.dataclass(frozen=True)
 class Session:
@@ -44,6 +43,7 @@ class Session:
 
     settings: RunSettings
     folder: pathlib.Path
+    benchmark: Benchmark
     tasks: dict[str, tuple[Task, ...]]
     model: ModelConfig
     params: Any
@@ -60,9 +60,9 @@ class Session:
 
     @property
     def eval_splits(self) -> list[str]:
-        """Splits to evaluate."""
-        evaluation = self.settings.evaluation
-        return [*evaluation.eval_splits, *([FULL_ROOMS] if evaluation.eval_full_rooms else [])]
+        """Splits to evaluate: those that the settings name, then those that the benchmark's own keys ask for."""
+        named = self.settings.evaluation.eval_splits
+        return [*named, *(split for split in self.tasks if split not in (TRAIN, *named))]
 
     @property
     def streams(self) -> dict[str, int]:
@@ -86,9 +86,8 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
     Raises:
       ConfigError, DataError: a setting or a file does not fit; the message says which.
     """
-    source = alfworld_source(settings, training=training)
     # Programs are compiled once a machine and not once a start.
-    jax.config.update("jax_compilation_cache_dir", str(source.cache_folder / "xla"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder(settings.tasks.cache) / "xla"))
     tasks = all_tasks(settings, training=training)
     with contextlib.ExitStack() as stack:
         if settings.policy.mesh:
@@ -96,8 +95,8 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
         model, params = load_policy(settings)
         tokenizer = load_tokenizer(pathlib.Path(settings.policy.model))
         encode = text_encoder(tokenizer)
-        factory = AlfworldFactory(translations=str(source.translations_folder))
-        pool = EnvPool(factory, workers=settings.tasks.env_workers, timeout_s=settings.tasks.env_timeout_s)
+        benchmark = settings.open_benchmark()
+        pool = EnvPool(benchmark.factory(), workers=settings.tasks.env_workers, timeout_s=settings.tasks.env_timeout_s)
         stack.callback(pool.close)
         engine = stack.enter_context(contextlib.closing(open_engine(settings, folder, model, params)))
         runner = stack.enter_context(asyncio.Runner())
@@ -107,6 +106,7 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
         yield Session(
             settings=settings,
             folder=folder,
+            benchmark=benchmark,
             tasks=tasks,
             model=model,
             params=params,
@@ -157,59 +157,43 @@ def policy_forward(settings: RunSettings, model: ModelConfig):
     return functools.partial(forward, model, remat=settings.policy.remat, unroll=settings.policy.unroll)
 
 
-def alfworld_source(settings: RunSettings, *, training: bool = True) -> AlfworldSource:
-    """Returns where the run's tasks come from."""
-    tasks = settings.tasks
-    games = {
-        "seed": tasks.games_seed,
-        "train": tasks.games_train,
-        "valid_seen": tasks.games_valid,
-        "valid_unseen": tasks.games_valid,
-        "max_receptacles": tasks.max_receptacles or None,
-        "expert_steps": tasks.expert_steps,
-    }
-    needed = tuple(dict.fromkeys((*(("train",) if training else ()), *settings.evaluation.eval_splits)))
-    return AlfworldSource(tasks.source, tasks.cache, needed, games, max(tasks.env_workers, 1))
-
-
 def all_tasks(settings: RunSettings, *, training: bool = True) -> dict[str, tuple[Task, ...]]:
-    """Lists the run's tasks by split, generating games first where there are none.
+    """Lists the run's tasks by split, making them first where there are none.
 
     Raises:
       ConfigError: a split that is needed would be empty, or a family of skills could not be probed.
-      DataError: an official tree lacks a split or a file.
+      DataError: official data lack a split or a file.
     """
-    source = alfworld_source(settings, training=training)
-    tasks = _load(source, "games")
-    for split in source.splits:
+    benchmark = settings.open_benchmark()
+    needed = tuple(dict.fromkeys((*((TRAIN,) if training else ()), *settings.evaluation.eval_splits)))
+    with contextlib.ExitStack() as stack:
+        tasks = benchmark.load(needed, _late_bar(stack))
+    for split in needed:
         if not tasks.get(split):
-            key = "games_train" if split == "train" else "games_valid"
-            raise ConfigError(f"split {split!r} has no games: raise {key} or take the split out of eval_splits")
+            raise ConfigError(
+                f"split {split!r} has no tasks: raise {benchmark.size_key(split)} or take the split out of eval_splits"
+            )
     if training and settings.rl.method == "skillmaster" and settings.skills.utility:
-        families = collections.Counter(task.family for task in tasks["train"])
+        families = collections.Counter(task.family for task in tasks[TRAIN])
         if lonely := sorted(family for family, count in families.items() if count == 1):
             raise ConfigError(
-                f"family {lonely[0]!r} has one training game, so an edit made on it has no other to be probed on: "
-                "raise games_train or set utility=False"
+                f"family {lonely[0]!r} has one training task, so an edit made on it has no other to be probed on: "
+                f"raise {benchmark.size_key(TRAIN)} or set utility=False"
             )
-    if settings.evaluation.eval_full_rooms:
-        games = {**source.games, "train": 0, "valid_seen": 0, "max_receptacles": None, "expert_steps": 60}
-        full = dataclasses.replace(source, source="generated", splits=("valid_unseen",), games=games)
-        tasks[FULL_ROOMS] = _load(full, "full rooms")["valid_unseen"]
     return tasks
 
 
-def _load(source: AlfworldSource, label: str) -> dict[str, tuple[Task, ...]]:
-    with contextlib.ExitStack() as stack:
-        shown: list = []  # the bar appears only when there are games to make
+def _late_bar(stack: contextlib.ExitStack) -> Progress:
+    """Returns a callback whose bar appears only when there are tasks to make."""
+    shown: list = []
 
-        def progress(done: int, total: int) -> None:
-            if not shown:
-                shown.extend((stack.enter_context(show_progress(label, total)), 0))
-            shown[0].advance(done - shown[1])
-            shown[1] = done
+    def progress(done: int, total: int) -> None:
+        if not shown:
+            shown.extend((stack.enter_context(show_progress("tasks", total)), 0))
+        shown[0].advance(done - shown[1])
+        shown[1] = done
 
-        return load_tasks(source, progress=progress)
+    return progress
 
 
 def make_player(settings: RunSettings, engine: Engine, pool: EnvPool, tokenizer: Any, encode: Any) -> Player:
@@ -234,7 +218,7 @@ def make_player(settings: RunSettings, engine: Engine, pool: EnvPool, tokenizer:
     )
     free = dict.fromkeys(("not_admissible", "truncated", "no_action", "no_think", "empty", "repetition"), 0.0)
     shaping = ActShaping() if settings.rl.act_shaping else ActShaping(**free)
-    outcome = OutcomeConfig(scale=settings.rl.reward_scale)
+    outcome = OutcomeConfig(kind=settings.rl.outcome, scale=settings.rl.reward_scale)
     return Player(
         engine, pool, tokenizer, options, encode=encode, retrieval=retrieval, shaping=shaping, outcome=outcome
     )

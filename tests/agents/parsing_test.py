@@ -181,3 +181,27 @@ def test_long_hostile_text_is_read_in_linear_time():
         text = piece * (400_000 // len(piece))
         parse_act(text)
         parse_review(text)
+
+
+FORMS = ("search[<keywords>]", "click[buy now]", "give <thing> to <person>")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("search[red shoes]", "search[red shoes]"),
+        ("Search [ red  shoes , size 9 ]", "search[red shoes , size 9]"),
+        ("search[a[b]]", "search[a[b]]"),
+        ("click [ Buy Now ]", "click[buy now]"),
+        ("give mug to ann", "give mug to ann"),
+    ],
+)
+def test_a_form_is_filled_in_and_keeps_its_own_spelling(written, read):
+    parse = parse_act(f"<think> t </think> <action> {written} </action>", admissible=FORMS)
+    assert (parse.action, parse.flags) == (read, frozenset())
+
+
+@pytest.mark.parametrize("written", ["search[]", "search[ ]", "search red", "click[red]", "give to ann"])
+def test_what_fills_no_form_is_not_admissible(written):
+    parse = parse_act(f"<think> t </think> <action> {written} </action>", admissible=FORMS)
+    assert Flag.NOT_ADMISSIBLE in parse.flags

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from sage_jax.agents.expert import HouseholdDemonstrator
 from sage_jax.agents.parsing import parse_act, parse_review
 from sage_jax.data.expert_episodes import expert_episodes
 from sage_jax.envs.alfworld import AlfworldFactory
@@ -48,7 +49,11 @@ def _nothing_is_left_behind(pool):
 
 
 def play(pool, tasks, count, *, seed=0, max_steps=30, concurrency=4):
-    return asyncio.run(expert_episodes(pool, tasks, count, seed=seed, max_steps=max_steps, concurrency=concurrency))
+    return asyncio.run(
+        expert_episodes(
+            pool, tasks, count, HouseholdDemonstrator, seed=seed, max_steps=max_steps, concurrency=concurrency
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +100,7 @@ def test_episodes_that_fail_are_left_out(pool, household_games, episodes):
 
 
 def test_without_tasks_or_solutions_there_is_no_cold_start(pool, household_games):
-    with pytest.raises(DataError, match="games_train"):
+    with pytest.raises(DataError, match="sft_episodes=0"):
         play(pool, [], 2)
     with pytest.raises(DataError, match="none of 3 episodes within max_steps=2"):
         play(pool, household_games, 3, max_steps=2)

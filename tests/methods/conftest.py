@@ -27,7 +27,12 @@ def make_trajectory():
         if review is not None or text is not None:
             turns.append(turn("review", review, status, text or "", len(turns)))
         value = None if not status.has_reward else 10.0 * success
-        info = {"success": success, "steps": len(acts) if steps is None else steps, "tokens": 2 * len(turns)}
+        info = {
+            "success": success,
+            "score": float(success),
+            "steps": len(acts) if steps is None else steps,
+            "tokens": 2 * len(turns),
+        }
         task = task or Task(f"alfworld/train/{group}", "alfworld", "train", "pick_and_place_simple")
         return Trajectory(task, group, 0, tuple(turns), RewardResult(value, status), info)
 

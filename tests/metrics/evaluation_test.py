@@ -43,6 +43,16 @@ def test_interval_holds_the_share_and_mirrors(counts):
     assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
+def test_scores_are_averaged_over_what_was_played_and_default_to_success():
+    parts = [EpisodeOutcome("test", False, "beauty", s == 1.0, 5, 50, s) for s in (1.0, 0.5, 0.25)]
+    row = summarise([*parts, EpisodeOutcome("test", False, "beauty", None, 0, 0, 0.9)])[0]
+    assert (row.score, row.success) == (pytest.approx(1.75 / 3), pytest.approx(1 / 3))
+    assert metrics_of([row])["eval/test/all/without_skills/score"] == row.score
+    plain = summarise([EpisodeOutcome("seen", True, "heat", won, 1, 1) for won in (True, False)])[0]
+    assert plain.score == plain.success == 0.5
+    assert summarise([EpisodeOutcome("seen", True, "heat", None, 1, 1)])[0].score is None
+
+
 def test_nothing_tried_says_nothing_and_nonsense_is_refused():
     assert wilson_interval(0, 0) == (0.0, 1.0)
     with pytest.raises(ValueError, match="3 successes of 2"):

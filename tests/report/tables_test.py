@@ -29,6 +29,12 @@ def test_each_split_is_a_table_of_its_own_and_gaps_are_dashes():
     assert cell_text(cells["heat"][0]) == ("100 % (21-100)", "5.0 steps, 50 tok")
 
 
+def test_a_score_is_shown_where_it_is_not_the_success():
+    won, half = (EpisodeOutcome("test", False, "beauty", s == 1.0, 5, 50, s) for s in (1.0, 0.5))
+    assert cell_text(summarise([won, half])[0])[0] == "50 % (9-91), score 75"
+    assert cell_text(summarise([won])[0])[0] == "100 % (21-100)"
+
+
 def test_infrastructure_failures_are_shown_and_not_counted():
     (row, _) = summarise([EpisodeOutcome("seen", True, "heat", None, 0, 0)])
     assert cell_text(row) == ("-", "n 0, 1 failed")

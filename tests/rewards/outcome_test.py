@@ -25,6 +25,16 @@ def test_an_episode_ended_by_a_turn():
     assert outcome_reward(won=False, status=Status.OK, ended_by_turn=True).value == -1.0
 
 
+def test_a_score_is_paid_in_parts_and_to_episodes_that_were_not_won():
+    config = OutcomeConfig(kind="score", scale=4.0)
+    half = outcome_reward(won=False, score=0.5, status=Status.OK, config=config)
+    assert (half.value, half.parts) == (2.0, {"score": 2.0})
+    assert outcome_reward(won=True, score=1.0, status=Status.OK, config=config).value == 4.0
+    assert outcome_reward(won=False, score=0.5, status=Status.OK).value == 0.0
+    assert outcome_reward(won=False, score=0.5, status=Status.TIMEOUT, config=config).value is None
+    assert outcome_reward(won=False, score=0.5, status=Status.OK, ended_by_turn=True, config=config).value == -1.0
+
+
 def test_the_amounts_are_config():
     config = OutcomeConfig(scale=1.0, ended_by_turn=-0.2)
     assert outcome_reward(won=True, status=Status.OK, config=config).value == 1.0

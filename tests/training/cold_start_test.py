@@ -56,5 +56,5 @@ def test_rows_too_short_for_any_episode_are_named(tiny_session):
 
 
 def test_without_training_tasks_nothing_can_be_imitated(tiny_session):
-    with pytest.raises(DataError, match="games_train"):
+    with pytest.raises(DataError, match="sft_episodes=0"):
         cold_start(dataclasses.replace(tiny_session, tasks={"train": ()}))

@@ -118,7 +118,7 @@ def test_a_crash_is_counted_and_is_no_failure_of_the_agent(tiny_session):
 
         def trajectory(self, plan, status):
             reward = RewardResult(10.0 if status.has_reward else None, status)
-            info = {"success": status.has_reward, "steps": 3, "tokens": 4}
+            info = {"success": status.has_reward, "score": 0.25, "steps": 3, "tokens": 4}
             return Trajectory(plan.task, plan.group, plan.seed, (), reward, info)
 
     session = dataclasses.replace(tiny_session, player=CrashingPlayer())

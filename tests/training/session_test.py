@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from sage_jax.benchmarks.alfworld import FULL_ROOMS
 from sage_jax.config import to_dataclass
 from sage_jax.errors import ConfigError, DataError, SkillError
 from sage_jax.settings import RunSettings
@@ -17,7 +18,7 @@ from sage_jax.skills import SkillBank, save_bank
 from sage_jax.testing.tiny import tiny_settings
 from sage_jax.training import loop
 from sage_jax.training import session as parts
-from sage_jax.training.session import FULL_ROOMS, all_tasks, load_policy, mesh_sizes, open_session
+from sage_jax.training.session import all_tasks, load_policy, mesh_sizes, open_session
 from sage_jax.training.state import TrainState
 from sage_jax.types import RewardResult, Task, Trajectory, Turn
 
@@ -67,9 +68,9 @@ def test_compiled_programs_are_kept_beside_the_games(tiny_session, tiny_cache):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"games_valid": 0}, "split 'valid_seen' has no games: raise games_valid"),
-        ({"games_train": 0}, "split 'train' has no games: raise games_train"),
-        ({"games_train": 1}, "has one training game.*raise games_train or set utility=False"),
+        ({"games_valid": 0}, "split 'valid_seen' has no tasks: raise games_valid"),
+        ({"games_train": 0}, "split 'train' has no tasks: raise games_train"),
+        ({"games_train": 1}, "has one training task.*raise games_train or set utility=False"),
         ({"source": "official"}, "json_2.1.1 is missing: set ALFWORLD_DATA"),
     ],
 )

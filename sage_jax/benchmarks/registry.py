@@ -1,0 +1,10 @@
+"""The benchmarks there are. `RunSettings` has a group of keys of the same name for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sage_jax.benchmarks.alfworld import Alfworld
+from sage_jax.benchmarks.base import Benchmark
+
+BENCHMARKS: dict[str, Callable[..., Benchmark]] = {"alfworld": Alfworld}
