@@ -4,7 +4,7 @@ CONFIG ?= configs/skillmaster_alfworld.py
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := sage_jax experiments launch configs tests setup.py
+CODE := sage_jax experiments launch configs tests third_party setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-slow test-sglang lint format types base-model lock install install-test
