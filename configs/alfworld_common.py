@@ -5,7 +5,7 @@ from typing import Any
 from sage_jax import config
 from sage_jax.settings import RunSettings
 
-SCALES = ("local", "smoke", "paper")
+SCALES = ("local", "smoke", "smollm2", "paper")
 
 LOCAL: dict[str, Any] = dict(
     max_steps=20,
@@ -33,6 +33,24 @@ SMOKE: dict[str, Any] = LOCAL | dict(
     min_micro=1,
     slots=16,
     kl_coef=0.01,
+)
+# SmolLM2-135M-Instruct (third_party/smollm2/get.sh) on the tasks of local: a night on a CPU.
+SMOLLM2: dict[str, Any] = LOCAL | dict(
+    model="models/SmolLM2-135M-Instruct",
+    model_preset="smollm2-135m-instruct",
+    rounds=24,
+    tasks_per_round=4,
+    group_size=6,
+    lr=1e-5,
+    sft_lr=1e-4,
+    eval_episodes=24,
+    min_micro=1,
+    capacity_multiple=1024,
+    remat="full",
+    slots=24,
+    max_length=2048,
+    row_length=2048,
+    rows_per_micro=1,
 )
 PAPER: dict[str, Any] = dict(
     model="models/Qwen2.5-7B-Instruct",
@@ -80,5 +98,5 @@ def make_config(arg: str | None, name: str, own: dict[str, dict[str, Any]]):
     scale, values = config.parse_arg(arg, scales=SCALES, settings=RunSettings)
     name = name if scale == "local" else f"{name}_{scale}"
     named = dict(name=name, run_dir=f"runs/{name}", scale=scale)
-    shared = {"local": LOCAL, "smoke": SMOKE, "paper": PAPER}[scale]
+    shared = {"local": LOCAL, "smoke": SMOKE, "smollm2": SMOLLM2, "paper": PAPER}[scale]
     return config.configure(RunSettings, shared | named | own[scale] | values)

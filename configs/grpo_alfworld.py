@@ -2,6 +2,7 @@
 
     python -m experiments.main --config=configs/grpo_alfworld.py           # local: minutes on 2 CPU cores
     python -m experiments.main --config=configs/grpo_alfworld.py:smoke     # every stage once, about a minute
+    python -m experiments.main --config=configs/grpo_alfworld.py:smollm2   # SmolLM2-135M, a night on a CPU
     python -m experiments.main --config=configs/grpo_alfworld.py:paper --mode=check
 
 paper reproduces the GRPO row of SkillMaster's main table (arXiv 2605.08693): 77.6 % success over all families with

@@ -2,6 +2,7 @@
 
     python -m experiments.main --config=configs/skillmaster_alfworld.py           # local: minutes on 2 CPU cores
     python -m experiments.main --config=configs/skillmaster_alfworld.py:smoke     # every stage once, about a minute
+    python -m experiments.main --config=configs/skillmaster_alfworld.py:smollm2   # SmolLM2-135M, a night on a CPU
     python -m experiments.main --config=configs/skillmaster_alfworld.py:paper --mode=check
 
 paper reproduces the ALFWorld column of the paper's main table: 98.7 % success over all families (GRPO: 77.6 %) with
@@ -13,6 +14,7 @@ from configs.alfworld_common import SCALES, make_config
 
 LOCAL = dict(method="skillmaster", probes=2)
 SMOKE = dict(method="skillmaster", probes=1)
+SMOLLM2 = dict(method="skillmaster", probes=1)
 PAPER = dict(
     method="skillmaster",
     review_tokens=512,
@@ -26,4 +28,4 @@ PAPER = dict(
 
 def get_config(arg: str = ""):
     """Returns the config of a scale, with typed overrides: "smoke,seed=3"."""
-    return make_config(arg, "skillmaster_alfworld", dict(zip(SCALES, (LOCAL, SMOKE, PAPER), strict=True)))
+    return make_config(arg, "skillmaster_alfworld", dict(zip(SCALES, (LOCAL, SMOKE, SMOLLM2, PAPER), strict=True)))

@@ -10,7 +10,7 @@ from sage_jax.training import modes
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
-SCALES = ("local", "smoke", "paper")
+SCALES = ("local", "smoke", "smollm2", "paper")
 CASES = [pytest.param(path, scale, id=f"{path.stem}-{scale}") for path in FILES for scale in SCALES]
 
 
@@ -34,7 +34,7 @@ def test_each_scale_loads(path, scale):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_local_is_the_default_and_no_two_scales_share_a_folder(path):
     assert load(path) == load(path, "local")
-    assert len({load(path, scale).run_dir for scale in SCALES}) == 3
+    assert len({load(path, scale).run_dir for scale in SCALES}) == len(SCALES)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -54,6 +54,14 @@ def test_the_papers_scale_is_checked_without_weights(path, capsys):
     assert "8 tasks x 8 rollouts = 64 episodes" in printed
     assert 40 * 2**30 > total > 10 * 2**30  # a device of eight
     assert ("at most 512 episodes" in printed) == (path.stem.startswith("skillmaster"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_scale_of_the_small_instruct_model_is_checked_without_weights(path, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where no model folder is
+    total = modes.check(load(path, "smollm2"))
+    assert "134,515,008 parameters" in capsys.readouterr().out  # SmolLM2-135M
+    assert 8 * 2**30 > total > 4 * 134_515_008 * 4  # weights, gradients, two moments, and less than a laptop has
 
 
 @pytest.mark.parametrize("scale", SCALES)
