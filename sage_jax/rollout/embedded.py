@@ -68,6 +68,11 @@ class _Run:
         """Prompt tokens still to prefill: all but the last one, which `decode` takes."""
         return len(self.request.ids) - 1 - self.filled
 
+    @property
+    def length(self) -> int:
+        """Tokens of the context by now."""
+        return len(self.request.ids) + len(self.ids)
+
     def allowed(self) -> tuple[int, ...] | None:
         """Ids that may come next: None means any, none means that a choice is complete."""
         return None if self.trie is None else self.trie.allowed(self.ids)
@@ -309,6 +314,8 @@ class EmbeddedEngine:
         if any(slot.turn.to_fill for slot in running):
             self._prefill(self._next_pieces(running))
             return
+        # Contexts of like length side by side: a group's attention goes as far as its longest one.
+        running.sort(key=lambda slot: slot.turn.length)
         free = [slot for slot in running if slot.turn.trie is None]
         among = [slot for slot in running if slot.turn.trie is not None]
         if free:
@@ -354,7 +361,7 @@ class EmbeddedEngine:
         pieces: list[tuple[Slot[_Run], int, int]] = []
         for slot in running:
             start, end = slot.turn.filled, slot.turn.filled + slot.turn.to_fill
-            while start < end and len(pieces) < self.config.prefill_rows:
+            while start < end and len(pieces) < self.config.pieces:
                 count = min(self.config.prefill_chunk, end - start)
                 pieces.append((slot, start, count))
                 start += count
@@ -362,7 +369,7 @@ class EmbeddedEngine:
 
     def _prefill(self, pieces: list[tuple[Slot[_Run], int, int]]) -> None:
         began = time.perf_counter()
-        count = self.config.prefill_rows
+        count = self.config.pieces
         rows = PrefillRows(
             ids=_host((count, self.config.prefill_chunk)),
             slots=_host(count),
@@ -385,8 +392,7 @@ class EmbeddedEngine:
         self._counters["generated_tokens"] += int(out.counts.sum())
         self._counters["decode_dispatches"] += 1
         self._counters["decode_seconds"] += time.perf_counter() - began
-        for slot in slots:
-            row = slot.index
+        for row, slot in enumerate(slots):
             columns = (array[: out.counts[row], row] for array in (out.ids, out.logprobs, out.sampled_logprobs))
             slot.turn.extend(self._version, *(column.tolist() for column in columns))
             self._finish_if_over(slot, bool(out.stopped[row]))
@@ -400,11 +406,14 @@ class EmbeddedEngine:
             top_k=_host(count),
         )
         ids, lengths, budgets = _host(count), _host(count), _host(count)
-        rows = DecodeRows(ids, lengths, budgets, _host((count, self.config.max_stop_ids), fill=-1), sampling)
-        for slot in slots:
-            row, run, wanted = slot.index, slot.turn, slot.turn.request.sampling
+        rows = DecodeRows(
+            _host(count), ids, lengths, budgets, _host((count, self.config.max_stop_ids), fill=-1), sampling
+        )
+        for row, slot in enumerate(slots):
+            run, wanted = slot.turn, slot.turn.request.sampling
+            rows.slots[row] = slot.index
             ids[row] = run.ids[-1] if run.ids else run.request.ids[-1]
-            lengths[row] = len(run.request.ids) + len(run.ids) - 1
+            lengths[row] = run.length - 1
             budgets[row] = run.budget - len(run.ids)
             rows.stop_ids[row, : len(wanted.stop_token_ids)] = wanted.stop_token_ids
             sampling.seeds[row] = wanted.seed >> 32, wanted.seed & 0xFFFFFFFF
@@ -414,8 +423,8 @@ class EmbeddedEngine:
 
     def _choice_mask(self, slots: list[Slot[_Run]]) -> np.ndarray:
         mask = np.ones((self.config.rows, self.model.vocab_size), bool)
-        for slot in slots:
-            fill_mask(mask[slot.index], slot.turn.allowed() or ())
+        for row, slot in enumerate(slots):
+            fill_mask(mask[row], slot.turn.allowed() or ())
         return mask
 
     def _finish_if_over(self, slot: Slot[_Run], stopped: bool) -> None:

@@ -282,7 +282,7 @@ def open_service(arguments: argparse.Namespace) -> EngineService:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"--model={arguments.model}: no such model folder (it needs config.json and safetensors)")
     model, params = hf.load(folder, compute_dtype=arguments.dtype)
-    names = ("prefill_rows", "prefill_chunk", "decode_steps", "block", "max_stop_ids")
+    names = ("prefill_chunk", "prefill_rows", "decode_rows", "decode_steps", "block", "max_stop_ids")
     sizes = {name: getattr(arguments, name) for name in names}
     length = arguments.max_length or min(model.max_position, EngineConfig.max_length)
     engine = EmbeddedEngine(model, params, EngineConfig(num_slots=arguments.slots, max_length=length, **sizes))
@@ -328,7 +328,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--grace", type=int, default=30, help="seconds that running turns get after SIGTERM")
     made.add_argument("--slots", type=int, default=EngineConfig.num_slots, help="sequences at once")
     made.add_argument("--max-length", type=int, default=0, help="longest context; 0: the model's, 2048 at most")
-    for name in ("prefill_rows", "prefill_chunk", "decode_steps", "block"):
+    for name in ("prefill_chunk", "prefill_rows", "decode_rows", "decode_steps", "block"):
         made.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(EngineConfig, name))
     made.add_argument("--max-stop-ids", type=int, default=16)
     return made

@@ -25,11 +25,18 @@ MODEL = ModelConfig(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("num_slots", 0), ("max_length", -1), ("block", 1.5), ("decode_steps", True), ("prefill_chunk", 9)],
+    [
+        ("num_slots", 0),
+        ("max_length", -1),
+        ("block", 1.5),
+        ("decode_steps", True),
+        ("prefill_chunk", 9),
+        ("decode_rows", 12),
+    ],
 )
 def test_engine_config_names_the_field_that_is_wrong(field, value):
     with pytest.raises(ConfigError, match=f"engine.{field}"):
-        EngineConfig(**{"prefill_rows": 1} | {field: value})
+        EngineConfig(**{"prefill_rows": 1, "prefill_chunk": 8} | {field: value})
 
 
 @pytest.mark.parametrize("max_length", [100, 128, 200, 256])
