@@ -19,6 +19,10 @@ class EnvError(SageError):
     """An environment failed through no fault of the agent."""
 
 
+class SandboxError(SageError):
+    """No sandbox can be had, or one failed by itself. What a program did inside is a `RunStatus`, never this error."""
+
+
 class EngineError(SageError):
     """Generation failed or answered something that cannot be right."""
 
