@@ -110,11 +110,11 @@ class Bubblewrap:
             argv += ["--unshare-user", "--disable-userns"]
         for name, value in _environment(access, _SCRATCH).items():
             argv += ["--setenv", name, value]
+        argv += ["--dev", "/dev", "--proc", "/proc", "--perms", "1777", "--size", str(scratch), "--tmpfs", _SCRATCH]
         for path in _parents([*_readable(access), *access.writable]):
             argv += ["--perms", "0755", "--dir", path]  # bubblewrap's own choice, 0700, locks out the user inside
         for path in _readable(access):
             argv += ["--ro-bind", path, path]
-        argv += ["--dev", "/dev", "--proc", "/proc", "--perms", "1777", "--size", str(scratch), "--tmpfs", _SCRATCH]
         for path in access.writable:
             if uid is not None:
                 os.chown(path, uid, uid)
@@ -189,7 +189,8 @@ class Unsafe:
         return SandboxedProcess(argv, env=_environment(access, folder), folders=[folder])
 
 
-BACKENDS: dict[str, Backend] = {b.name: b for b in (Sandlock(), Bubblewrap(), Docker())}
+# In the order in which they are tried: the quickest first; all are held to the same attacks.
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (Bubblewrap(), Sandlock(), Docker())}
 
 
 def _inside(
@@ -230,7 +231,7 @@ def _readable(access: Access) -> list[str]:
 
 def _parents(paths: Sequence[str]) -> list[str]:
     """Returns the folders above `paths`, outer ones first."""
-    return sorted({str(parent) for path in paths for parent in pathlib.Path(path).parents} - {"/", *_SYSTEM})
+    return sorted({str(parent) for path in paths for parent in pathlib.Path(path).parents} - {"/", _SCRATCH, *_SYSTEM})
 
 
 def _environment(access: Access, home: str) -> dict[str, str]:

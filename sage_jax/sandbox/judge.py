@@ -59,8 +59,8 @@ class Target:
         (self._outside / "kept").chmod(0o666)
         (self._folder / "secret").write_text(self._secret)
         (self._folder / "answer.json").write_text(json.dumps({"answer": self._secret}))
-        self._environment = {"SAGE_ATTACK_SECRET": self._secret}
-        os.environ.update(self._environment)  # to be found in this process's environment and memory
+        self._variable = f"SAGE_ATTACK_{secrets.token_hex(4)}"
+        os.environ[self._variable] = self._secret  # to be found in this process's environment and memory
         sleep = "import time; time.sleep(3600)"
         self._bystander = subprocess.Popen([sys.executable, "-I", "-S", "-c", sleep])
         self._sockets = {
@@ -169,8 +169,7 @@ class Target:
         self._bystander.wait()
         for listener in self._sockets.values():
             listener.close()
-        for name in self._environment:
-            del os.environ[name]
+        del os.environ[self._variable]
         tempfile.tempdir = self._old_temp
         shutil.rmtree(self._folder)
 

@@ -235,7 +235,7 @@ RUNNER = (
         """,
         CRASHED,
     ),
-    attack("patch_json", 'import json\njson.dumps = lambda *a, **k: \'{"value": "forged"}\'', CRASHED, ERROR),
+    attack("patch_json", 'import json\njson.dumps = lambda *a, **k: \'{"value": "forged"}\'', OK, CRASHED, ERROR),
     attack(
         "patch_the_runner",
         """
