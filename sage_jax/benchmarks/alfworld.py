@@ -27,6 +27,7 @@ class AlfworldSettings(config.Settings):
     games_valid: int = setting(10, "generated games of each family in valid_seen and in valid_unseen", low=0)
     max_receptacles: int = setting(12, "receptacles of a generated room at most; 0 keeps the full rooms", low=0)
     expert_steps: int = setting(30, "the scripted expert must solve a generated game within so many steps", low=5)
+    habit: float = setting(0.0, "share of objects of generated games that lie at a usual place", low=0, high=1)
     eval_full_rooms: bool = setting(False, "also evaluate on rooms of full size (split full_rooms)", free=True)
 
 
@@ -81,5 +82,6 @@ class Alfworld:
             "valid_unseen": own.games_valid,
             "max_receptacles": own.max_receptacles or None,
             "expert_steps": own.expert_steps,
+            "habit": own.habit,
         }
         return AlfworldSource(self.source, str(self.cache), splits, games, self.processes)

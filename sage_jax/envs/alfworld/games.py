@@ -47,6 +47,8 @@ class GameOptions:
       min_objects: fewest objects that have nothing to do with the task.
       max_objects: most of them.
       expert_steps: the scripted expert must solve a game within so many steps.
+      habit: share of the objects that lie where the people of this world usually put things (`usual_places`); the
+        others lie anywhere. 0 leaves nothing to know about a room that was never seen.
     """
 
     seed: int = 0
@@ -58,6 +60,7 @@ class GameOptions:
     min_objects: int = 6
     max_objects: int = 16
     expert_steps: int = 30
+    habit: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ConfigError for values that no game can be made of."""
@@ -72,6 +75,14 @@ class GameOptions:
             raise ConfigError(f"min_objects={self.min_objects} must lie between 0 and max_objects={self.max_objects}")
         if self.expert_steps < 5:
             raise ConfigError(f"expert_steps={self.expert_steps}: the shortest tasks need 5 steps; give more")
+        if not 0 <= self.habit <= 1:
+            raise ConfigError(f"habit={self.habit}: a share lies between 0 and 1")
+
+    def usual_places(self) -> tuple[str, ...]:
+        """Returns the receptacle classes in the order in which the people of this world fill them."""
+        places = list(rooms.RECEPTACLE_CLASSES)
+        random.Random(derive_seed(self.seed, "alfworld/usual_places")).shuffle(places)
+        return tuple(places)
 
     def scenes(self, split: str) -> tuple[int, ...]:
         """Returns the scene numbers that a split draws from: those kept unseen, or the others."""

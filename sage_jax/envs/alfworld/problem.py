@@ -67,6 +67,13 @@ class LayoutOptions(Protocol):
     def max_objects(self) -> int:
         """Most of them."""
 
+    @property
+    def habit(self) -> float:
+        """Share of the objects that lie in the first class of `usual_places` that may hold them."""
+
+    def usual_places(self) -> tuple[str, ...]:
+        """Returns the receptacle classes in the order in which the people of this world fill them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -94,7 +101,7 @@ def draw_layout(rng: random.Random, room: rooms.Room, goal: Goal, options: Layou
     if not starts:
         return None
     for _ in range(copies):
-        _place(rng, objects, goal.thing, starts)
+        _place(rng, objects, goal.thing, _usual(rng, starts, options))
     if goal.lamp:
         hosts = [r for r in receptacles if rooms.receptacle_class(r) in rooms.LAMP_HOSTS[goal.lamp]]
         if not hosts:
@@ -105,7 +112,7 @@ def draw_layout(rng: random.Random, room: rooms.Room, goal: Goal, options: Layou
         thing = rng.choice(others)
         hosts = [r for r in receptacles if thing in rooms.may_hold(rooms.receptacle_class(r))]
         if hosts:
-            _place(rng, objects, thing, hosts)
+            _place(rng, objects, thing, _usual(rng, hosts, options))
     agent = "loc|0|0|0|30"
     while agent in receptacles.values():
         agent = f"loc|{rng.randint(-40, 40)}|{rng.randint(-40, 40)}|0|30"
@@ -132,6 +139,15 @@ def _choose_receptacles(rng: random.Random, room: rooms.Room, goal: Goal, limit:
         if len(chosen) < limit:
             chosen.setdefault(name)
     return {name: room.receptacles[name] for name in sorted(chosen)}
+
+
+def _usual(rng: random.Random, hosts: list[str], options: LayoutOptions) -> list[str]:
+    """Returns the hosts of the class that people prefer among `hosts`, or all of them where they had no habit."""
+    if not options.habit or rng.random() >= options.habit:
+        return hosts
+    order = options.usual_places()
+    best = min((rooms.receptacle_class(host) for host in hosts), key=order.index)
+    return [host for host in hosts if rooms.receptacle_class(host) == best]
 
 
 def _place(rng: random.Random, objects: dict[str, str], thing: str, hosts: list[str]) -> None:
