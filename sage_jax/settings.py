@@ -106,6 +106,7 @@ class RlSettings(config.Settings):
     lr_schedule: str = setting("constant", "after the warm-up", choices=("constant", "cosine"))
     lr_warmup: int = setting(0, "updates of linear warm-up", low=0)
     optimizer: str = setting("adamw", "optimizer of RL and SFT", choices=("adamw", "muon"))
+    adam_eps: float = setting(1e-8, "Adam's epsilon; near the gradients' size it keeps their proportions", above=0)
     weight_decay: float = setting(0.01, "decoupled weight decay", low=0)
     max_grad_norm: float = setting(1.0, "global-norm clip; 0 is off", low=0)
 
