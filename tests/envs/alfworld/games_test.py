@@ -2,13 +2,14 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
 
 import pytest
 
-from sage_jax.envs.alfworld import FAMILIES, rooms
+from sage_jax.envs.alfworld import FAMILIES, problem, rooms
 from sage_jax.envs.alfworld.dataset import DATA_FOLDER, MANIFEST, TRANSLATIONS, dataset_name, ensure_games
 from sage_jax.envs.alfworld.games import SPLITS, GameMaker, GameOptions
 from sage_jax.errors import ConfigError, DataError
@@ -58,6 +59,36 @@ def test_objects_lie_where_they_belong(game_root):
                 thing, host = (word.replace("_bar_", "|") for word in words[1:])
                 thing, host = thing.partition("|")[0], rooms.receptacle_class(host)
                 assert thing in rooms.may_hold(host) or host in rooms.LAMP_HOSTS.get(thing, ())
+
+
+def layouts(options: GameOptions, count: int = 60):
+    for number in range(count):
+        rng = random.Random(number)
+        room = rooms.load_room(rng.choice(options.scenes("train")))
+        goal = problem.Goal("pick_and_place_simple", rng.choice(room.objects), target="nowhere")
+        layout = problem.draw_layout(rng, room, goal, options)
+        if layout is not None:
+            yield layout
+
+
+def at_usual_places(options: GameOptions) -> float:
+    """Returns the share of objects in the class that comes first among those of the room that may hold them."""
+    order, hits, total = options.usual_places(), 0, 0
+    for layout in layouts(options):
+        here = {rooms.receptacle_class(name) for name in layout.receptacles}
+        for name, host in layout.objects.items():
+            able = [c for c in order if c in here and name.partition("|")[0] in rooms.may_hold(c)]
+            hits += rooms.receptacle_class(host) == able[0]
+            total += 1
+    assert total > 100
+    return hits / total
+
+
+def test_people_of_a_world_have_habits():
+    assert at_usual_places(GameOptions(seed=5, habit=1.0)) == 1.0
+    assert at_usual_places(GameOptions(seed=5, habit=0.5)) > at_usual_places(GameOptions(seed=5)) + 0.2
+    orders = [GameOptions(seed=seed).usual_places() for seed in (5, 6)]
+    assert sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]
 
 
 def test_small_rooms_are_small(game_root):
