@@ -165,6 +165,7 @@ def test_a_game_that_cannot_be_is_said_to_be_so(monkeypatch):
         {"max_receptacles": 3},
         {"min_objects": 5, "max_objects": 4},
         {"expert_steps": 2},
+        {"habit": 1.5},
     ],
 )
 def test_wrong_options_are_named(wrong):
