@@ -12,6 +12,7 @@ different edits share B, identical edits share B'), with common random numbers f
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -73,7 +74,7 @@ async def play_round(
     trajectories, advantage_metrics = assign_advantages(trajectories, settings)
     metrics |= advantage_metrics | review_metrics(trajectories, reviews, utilities)
     if settings.skills.mutate == "train":
-        bank = accept_edits(bank, reviews, utilities, settings.skills.accept)
+        bank = accept_edits(bank, reviews, utilities, settings.skills.accept, settings.skills.accept_limit)
     metrics |= {"bank/size": float(len(bank)), "bank/version": float(bank.version)}
     return Round(tuple(trajectories), bank, metrics)
 
@@ -168,33 +169,47 @@ def reward_reviews(
 
 
 def accept_edits(
-    bank: SkillBank, reviews: Sequence[Review], utilities: Mapping[int, RewardResult], accept: str
+    bank: SkillBank,
+    reviews: Sequence[Review],
+    utilities: Mapping[int, RewardResult],
+    accept: str,
+    limit: int = 0,
 ) -> SkillBank:
-    """Applies the round's edits to the bank, best utility first.
+    """Applies the round's edits to the bank, best worth first.
 
-    An edit that has become a duplicate changes nothing, nor does an update of a skill that a better edit has updated:
-    its utility was measured against the words that are gone.
+    The worth of an edit is its utility, averaged over the reviews that made the very same edit. An edit that has become
+    a duplicate changes nothing, nor does an update of a skill that a better edit has updated: its utility was measured
+    against the words that are gone.
 
     Args:
       bank: as the round's episodes saw it.
       reviews: of the round.
       utilities: by trajectory index.
-      accept: "always", or "utility>0" for edits whose measured utility is above zero.
+      accept: "always", or "utility>0" for edits that are worth more than zero.
+      limit: most edits of one task family. The utilities of a round are all measured against the same bank and do not
+        add up; 1 takes the best alone. 0 sets no limit.
     """
     edits = [review for review in reviews if review.outcome.kind.changes_bank]
-
-    def worth(review: Review) -> float:
+    measured: dict[str, list[float]] = {}
+    for review in edits:
         value = utilities.get(review.index, NO_EDIT).value
-        return float("-inf") if value is None else value
-
+        if review.index in utilities and value is not None:
+            measured.setdefault(review.outcome.bank.fingerprint, []).append(value)
+    worth = {review.index: np.mean(measured.get(review.outcome.bank.fingerprint, [-np.inf])) for review in edits}
     updated: set[str] = set()
-    for review in sorted(edits, key=lambda review: (-worth(review), review.index)):
-        if (accept == "always" or worth(review) > 0) and review.outcome.skill_id not in updated:
-            if review.outcome.kind is EditKind.UPDATED:
-                updated.add(review.outcome.skill_id)
-            measured = utilities.get(review.index)
-            provenance = dataclasses.replace(review.provenance, utility=measured.value if measured else None)
-            bank = apply_edit(bank, review.parse.call, task_category=review.family, provenance=provenance).bank
+    entered: collections.Counter[str] = collections.Counter()
+    for review in sorted(edits, key=lambda review: (-worth[review.index], review.index)):
+        if accept != "always" and worth[review.index] <= 0:
+            break
+        if review.outcome.skill_id in updated or (limit and entered[review.family] >= limit):
+            continue
+        if review.outcome.kind is EditKind.UPDATED:
+            updated.add(review.outcome.skill_id)
+        value = float(worth[review.index])
+        provenance = dataclasses.replace(review.provenance, utility=value if np.isfinite(value) else None)
+        after = apply_edit(bank, review.parse.call, task_category=review.family, provenance=provenance).bank
+        entered[review.family] += after.version > bank.version
+        bank = after
     return bank
 
 

@@ -233,7 +233,6 @@ def rl_optimizer(settings: RunSettings) -> tuple[optax.GradientTransformation, o
         schedule=rl.lr_schedule,
         warmup_steps=rl.lr_warmup,
         total_steps=max(rl.rounds * rl.epochs * rl.minibatches, rl.lr_warmup + 1),
-        eps=rl.adam_eps,
         weight_decay=rl.weight_decay,
         max_grad_norm=rl.max_grad_norm or None,
     )
