@@ -69,7 +69,7 @@ class SkillSettings(config.Settings):
     retrieval_mistakes: int = setting(5, "common mistakes shown at most", low=0)
     mutate: str = setting("train", "whether training edits reach the bank", choices=("never", "train"))
     accept: str = setting("utility>0", "which edits enter the bank", choices=("always", "utility>0"))
-    accept_limit: int = setting(0, "most edits of a task family that enter the bank in a round, best first; 0: all", low=0)
+    accept_limit: int = setting(0, "most edits of a family that enter the bank in a round, the best; 0: all", low=0)
     utility: bool = setting(True, "reward an edit by probe episodes; off leaves the shaping of the call's form")
     probes: int = setting(4, "K, probe tasks of an edit", low=1)
     sign_weight: float = setting(0.3, "c, weight of the count of better minus worse probes", low=0)
