@@ -1,28 +1,108 @@
-"""Causal attention inside packed rows, with grouped key and value heads that are never repeated in memory."""
+"""Causal attention inside packed rows, with grouped key and value heads that are never repeated in memory.
+
+`attend_packed` is the one call: it takes what each key is seen by and runs the implementation that fits the platform.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from sage_jax.errors import ConfigError
+from sage_jax.models.splash import SPLASH_BLOCK, splash_attention
+from sage_jax.models.tiled_attention import tiled_attention
 
-IMPLEMENTATIONS = ("xla", "recompute", "cudnn")
+IMPLEMENTATIONS = ("xla", "recompute", "tiled", "cudnn", "splash")
+_MASKED = ("xla", "recompute", "cudnn")  # those that take a mask
 _MIN_BLOCK, _MAX_BLOCKS = 128, 16
 
 
+def choose(implementation: str, *, length: int, dtype: Any, tree: bool = False) -> str:
+    """Returns the implementation that "auto" stands for on the platform of the set mesh, or of this process.
+
+    Args:
+      implementation: "auto", or a name, which is returned as it is.
+      length: tokens of a row.
+      dtype: of queries and keys.
+      tree: whether segments share prefixes, which splash attention cannot mask.
+
+    Raises:
+      ConfigError: an unknown name, or splash attention for what it cannot do.
+    """
+    splash_fits = length % SPLASH_BLOCK == 0 and not tree
+    if implementation == "auto":
+        mesh = jax.sharding.get_abstract_mesh()
+        sizes, device = dict(mesh.shape), mesh.abstract_device
+        platform = jax.default_backend() if device is None else device.platform
+        if platform == "tpu" and splash_fits and sizes.get("sequence", 1) == 1:
+            return "splash"
+        if platform == "gpu" and jnp.dtype(dtype).itemsize == 2:
+            return "cudnn"
+        return "tiled" if platform == "cpu" and mesh.size <= 1 else "xla"
+    if implementation not in IMPLEMENTATIONS:
+        raise ConfigError(f"attention={implementation!r}: must be auto or one of {', '.join(IMPLEMENTATIONS)}")
+    if implementation == "splash" and not splash_fits:
+        raise ConfigError(
+            f"attention='splash' with rows of {length} tokens{' that share prefixes' if tree else ''}: it takes rows of "
+            f"a multiple of {SPLASH_BLOCK} tokens without shared prefixes; use auto"
+        )
+    return implementation
+
+
+def segment_ends(segment_ids: Int[Array, "n t"]) -> Int[Array, "n t"]:
+    """Returns for each token the place behind the run of equal segment ids that it stands in.
+
+    Key s is seen by the queries s <= t < ends[s]. With a tree of shared prefixes laid out depth first, the end of a
+    token's subtree takes this place (`data.prefixes`).
+    """
+    length = segment_ids.shape[-1]
+    last = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (0, 1)), constant_values=True)
+    places = jnp.where(last, jnp.arange(1, length + 1), length)
+    return jax.lax.cummin(places, axis=1, reverse=True)
+
+
+def visible(ends: Int[Array, "n t"]) -> Bool[Array, "n t t"]:
+    """Returns the mask [N, query, key] that `ends` stands for."""
+    place = jnp.arange(ends.shape[-1])
+    query, key = place[:, None], place[None, :]
+    return (key <= query) & (query < ends[:, None, :])
+
+
 def segment_mask(segment_ids: Int[Array, "n t"]) -> Bool[Array, "n t t"]:
-    """True where query t may see key s: not later in the row, and of the same segment.
+    """True where query t may see key s: not later in the row, and in the same run of equal segment ids.
 
     Padding (segment 0) sees earlier padding and itself, so no row of the softmax is ever empty, and no real token
     sees padding.
     """
-    length = segment_ids.shape[-1]
-    causal = jnp.tril(jnp.ones((length, length), bool))
-    return causal & (segment_ids[:, :, None] == segment_ids[:, None, :])
+    return visible(segment_ends(segment_ids))
+
+
+def attend_packed(
+    ends: Int[Array, "n t"], *, implementation: str = "auto", dtype: Any = jnp.float32, tree: bool = False
+) -> Callable[[jax.Array, jax.Array, jax.Array], jax.Array]:
+    """Returns attend(q [N,T,H,K], k [N,T,G,K], v [N,T,G,K]) -> [N,T,H,K] for the layers of one forward pass.
+
+    Args:
+      ends: what each key is seen by, from `segment_ends`.
+      implementation: "auto" takes "tiled" on a CPU, "cudnn" on a GPU in bfloat16, "splash" on a TPU, and "xla" for
+        what these cannot do; or one of these, or "recompute" (see `attention`).
+      dtype: of queries and keys.
+      tree: whether the segments share prefixes.
+
+    Raises:
+      ConfigError: see `choose`.
+    """
+    chosen = choose(implementation, length=ends.shape[1], dtype=dtype, tree=tree)
+    if chosen == "tiled":
+        return lambda q, k, v: tiled_attention(q, k, v, ends)
+    if chosen == "splash":
+        return lambda q, k, v: splash_attention(q, k, v, ends, interpret=jax.default_backend() != "tpu")
+    mask = visible(ends)
+    return lambda q, k, v: attention(q, k, v, mask, implementation=chosen)
 
 
 def attention(
@@ -53,8 +133,8 @@ def attention(
     Raises:
       ConfigError: unknown implementation.
     """
-    if implementation not in IMPLEMENTATIONS:
-        raise ConfigError(f"attention={implementation!r}: must be one of {', '.join(IMPLEMENTATIONS)}")
+    if implementation not in _MASKED:
+        raise ConfigError(f"attention={implementation!r}: must be one of {', '.join(_MASKED)}")
     if implementation == "cudnn":
         return jax.nn.dot_product_attention(q, k, v, mask=mask[:, None], implementation="cudnn")
     attend = jax.checkpoint(_attend_block) if implementation == "recompute" else _attend_block

@@ -79,7 +79,7 @@ def estimate(
       param_dtype: dtype of parameters and gradients.
       moment_dtype: dtype of the optimizer's moments.
       reference: whether a frozen reference model is held too, in the compute dtype.
-      attention: "xla", "recompute" or "cudnn", as in `attention`; only the first keeps scores.
+      attention: an implementation, as in `attention`; only "xla" keeps scores.
       head_chunk: tokens a device puts through the vocabulary head at once.
 
     Raises:
@@ -124,7 +124,7 @@ def _activations(config: ModelConfig, rows: int, length: int, tensor: int, remat
     dots, rest = _dots_per_token(config, tensor), _rest_per_token(config, tensor)
     square = rows * math.ceil(config.num_heads / tensor) * length * length
     kept = square // 2 if attention == "xla" else 0  # a block sees no keys after its end
-    at_once = {"xla": kept, "recompute": square * block_length(length) // length, "cudnn": 0}[attention]
+    at_once = {"xla": kept, "recompute": square * block_length(length) // length}.get(attention, 0)
     layer = tokens * config.hidden_size * compute
     if remat != "full":
         layer += tokens * dots * compute

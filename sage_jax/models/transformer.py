@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from sage_jax.errors import ConfigError
-from sage_jax.models.attention import attention, segment_mask
+from sage_jax.models.attention import attend_packed, segment_ends
 from sage_jax.models.config import ModelConfig, RopeScaling
 from sage_jax.models.rope import rope_table, rotate
 from sage_jax.models.sharding import constrain
@@ -214,7 +214,8 @@ def forward(
     remat: str = "none",
     unroll: bool = False,
     compute_dtype: Any = None,
-    attention_implementation: str = "xla",
+    attention_implementation: str = "auto",
+    ends: Int[Array, "n t"] | None = None,
 ) -> Float[Array, "n t d"]:
     """Runs the decoder on packed rows.
 
@@ -229,7 +230,9 @@ def forward(
       remat: what the backward pass recomputes: "none"; "dots" keeps the projections; "full" keeps layer inputs only.
       unroll: a Python loop over the layers in place of a scan: more memory and compile time, less time a step.
       compute_dtype: overrides `config.dtype`.
-      attention_implementation: see `attention`.
+      attention_implementation: see `attention.attend_packed`.
+      ends: place behind the last query that sees each token [N, T], for segments that share prefixes; None takes
+        each token's own segment.
 
     Returns:
       Hidden states after the final norm [N, T, D] in the compute dtype; multiply by `head_weights` for logits.
@@ -239,12 +242,18 @@ def forward(
     """
     if remat != "none" and remat not in _POLICIES:
         raise ConfigError(f"remat={remat!r}: must be one of none, {', '.join(_POLICIES)}")
-    mask = segment_mask(segment_ids)
+    dtype = jnp.dtype(compute_dtype or config.dtype)
+    run_attention = attend_packed(
+        segment_ends(segment_ids) if ends is None else ends,
+        implementation=attention_implementation,
+        dtype=dtype,
+        tree=ends is not None,
+    )
     rope = rope_table(config, positions)
     graphdef = _block_graphdef(config)
 
     def attend(q, k, v, cache):
-        return attention(q, k, v, mask, implementation=attention_implementation), cache
+        return run_attention(q, k, v), cache
 
     def body(x, layer):
         return nnx.merge(graphdef, layer)(x, rope, attend, None)[0]

@@ -1,4 +1,4 @@
-"""Attention against a loop over heads and tokens in float64."""
+"""Every implementation of attention against a loop over heads and tokens in float64, or against the plain form."""
 
 import functools
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sage_jax.errors import ConfigError
-from sage_jax.models.attention import attention, block_length, segment_mask
+from sage_jax.models import tiled_attention
+from sage_jax.models.attention import attend_packed, attention, block_length, choose, segment_ends, segment_mask
 
 ROWS, LENGTH, HEADS, GROUPS, WIDTH = 2, 11, 6, 2, 4
 SEGMENTS = np.array([[1] * 4 + [2] * 5 + [0] * 2, [3] * 1 + [1] * 10])
@@ -90,3 +91,69 @@ def test_block_length_bounds_the_number_of_blocks():
 def test_unknown_implementation_is_refused():
     with pytest.raises(ConfigError, match="flash"):
         attention(*_inputs(), segment_mask(SEGMENTS), implementation="flash")
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(tiled_attention, "_TILE", 4)  # 11 tokens: three tiles, the last one short
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_tiles_equal_a_loop_and_their_gradients_those_of_the_plain_form():
+    ends = segment_ends(jnp.asarray(SEGMENTS))
+
+    def outcome(implementation):
+        attend = attend_packed(ends, implementation=implementation)
+        return jax.jit(attend)(*_inputs()), jax.jit(jax.grad(lambda qkv: (attend(*qkv) ** 2).sum()))(_inputs())
+
+    (out, gradients), (_, plain) = outcome("tiled"), outcome("xla")
+    np.testing.assert_allclose(out, _reference(*_inputs(), SEGMENTS), atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), gradients, plain)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_tiles_hold_with_scores_beyond_the_range_of_exp_and_in_bfloat16():
+    q, k, v = _inputs()
+    attend = jax.jit(attend_packed(segment_ends(jnp.asarray(SEGMENTS)), implementation="tiled"))
+    assert np.isfinite(attend(q * 1e3, k * 1e3, v)).all()
+    narrow = [x.astype(jnp.bfloat16) for x in (q, k, v)]
+    assert attend(*narrow).dtype == jnp.bfloat16
+    np.testing.assert_allclose(attend(*narrow).astype(np.float32), _reference(*narrow, SEGMENTS), atol=0.05)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_ends_of_a_tree_let_branches_see_their_stem_and_not_each_other():
+    # Stem 0-3, branch 4-6 (which has the leaf 6), branch 7-10.
+    ends = np.array([[11] * 4 + [7] * 3 + [11] * 4] * ROWS)
+    q, k, v = _inputs()
+    out = attend_packed(jnp.asarray(ends), implementation="tiled")(q, k, v)
+    for branch in (range(4, 7), range(7, 11)):
+        alone = [np.asarray(x)[:, [*range(4), *branch]] for x in (q, k, v)]
+        one = attend_packed(segment_ends(jnp.ones(alone[0].shape[:2], int)), implementation="xla")(*alone)
+        np.testing.assert_allclose(out[:, list(branch)], one[:, 4:], atol=1e-5)
+
+
+def test_splash_in_the_interpreter_equals_the_plain_form():
+    rng = np.random.default_rng(1)
+    q, k, v = (jnp.asarray(rng.normal(size=(1, 128, heads, 8)), jnp.float32) for heads in (2, 1, 1))
+    ends = segment_ends(jnp.asarray([[1] * 50 + [2] * 60 + [0] * 18]))
+
+    def outcome(implementation):
+        attend = attend_packed(ends, implementation=implementation)
+        return jax.jit(jax.value_and_grad(lambda qkv: (attend(*qkv) ** 2).sum()))((q, k, v))
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=5e-5), outcome("splash"), outcome("xla"))
+
+
+def test_ends_are_those_of_runs_of_equal_segments():
+    assert segment_ends(jnp.array([[1, 1, 2, 0, 0], [3, 1, 1, 1, 1]])).tolist() == [[2, 2, 3, 5, 5], [1, 5, 5, 5, 5]]
+
+
+def test_the_choice_follows_the_platform_and_what_a_kernel_can_do():
+    assert choose("auto", length=1024, dtype=jnp.float32) == "tiled"  # the tests run on a CPU
+    assert choose("cudnn", length=7, dtype=jnp.float32) == "cudnn"
+    for options in ({"length": 100}, {"length": 128, "tree": True}):
+        with pytest.raises(ConfigError, match="attention='splash' with rows of"):
+            choose("splash", dtype=jnp.float32, **options)
+    with pytest.raises(ConfigError, match="flash"):
+        choose("flash", length=128, dtype=jnp.float32)

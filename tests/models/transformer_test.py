@@ -153,7 +153,7 @@ def _loss_and_gradient(**options):
     [("none", True, "xla"), ("dots", False, "xla"), ("full", False, "recompute"), ("full", True, "xla")],
 )
 def test_scan_loop_remat_and_blocks_give_the_same_logits_and_gradients(remat, unroll, implementation, monkeypatch):
-    value, gradient = _loss_and_gradient()
+    value, gradient = _loss_and_gradient()  # attention in tiles
     monkeypatch.setattr("sage_jax.models.attention._MIN_BLOCK", 8)  # three blocks, the last one short
     other, other_gradient = _loss_and_gradient(remat=remat, unroll=unroll, attention_implementation=implementation)
     np.testing.assert_allclose(other, value, rtol=1e-6)
