@@ -47,8 +47,8 @@ def choose(implementation: str, *, length: int, dtype: Any, tree: bool = False) 
         raise ConfigError(f"attention={implementation!r}: must be auto or one of {', '.join(IMPLEMENTATIONS)}")
     if implementation == "splash" and not splash_fits:
         raise ConfigError(
-            f"attention='splash' with rows of {length} tokens{' that share prefixes' if tree else ''}: it takes rows of "
-            f"a multiple of {SPLASH_BLOCK} tokens without shared prefixes; use auto"
+            f"attention='splash' with rows of {length} tokens{' that share prefixes' if tree else ''}: "
+            f"it takes rows of a multiple of {SPLASH_BLOCK} tokens without shared prefixes; use auto"
         )
     return implementation
 

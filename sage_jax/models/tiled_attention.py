@@ -1,7 +1,7 @@
-"""Attention in tiles that stay in the cache of a CPU core: memory O(T), and pairs of tiles that see nothing cost nothing.
+"""Attention in tiles that fit the cache of a CPU core: memory O(T), and key tiles that no query sees cost nothing.
 
-The forward pass is a running softmax over key tiles (arXiv 1805.02867, algorithm 3); the backward pass makes each tile's
-weights again from the log of their sum (FlashAttention, arXiv 2205.14135, algorithm 4). Both are loops of XLA, so the
+The forward pass is a running softmax over key tiles (arXiv 1805.02867, algorithm 3); the backward pass makes each
+tile's weights again from the log of their sum (FlashAttention, arXiv 2205.14135, algorithm 4). Both are loops of XLA, so the
 code runs anywhere, but it is made for CPUs: an accelerator wants its own kernel (`attention.choose`).
 
 Measured in CPU-seconds on one core against scores of 128 queries x all earlier keys (4 rows of 1024 tokens, 4 heads of
@@ -10,7 +10,6 @@ Measured in CPU-seconds on one core against scores of 128 queries x all earlier 
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
