@@ -1,8 +1,8 @@
 """Attention in tiles that fit the cache of a CPU core: memory O(T), and key tiles that no query sees cost nothing.
 
 The forward pass is a running softmax over key tiles (arXiv 1805.02867, algorithm 3); the backward pass makes each
-tile's weights again from the log of their sum (FlashAttention, arXiv 2205.14135, algorithm 4). Both are loops of XLA, so the
-code runs anywhere, but it is made for CPUs: an accelerator wants its own kernel (`attention.choose`).
+tile's weights again from the log of their sum (FlashAttention, arXiv 2205.14135, algorithm 4). Both are loops of XLA,
+so the code runs anywhere, but it is made for CPUs: an accelerator wants its own kernel (`attention.choose`).
 
 Measured in CPU-seconds on one core against scores of 128 queries x all earlier keys (4 rows of 1024 tokens, 4 heads of
 32): 0.075 against 0.132 for forward and backward with one segment a row, 0.027 against 0.145 with four.
