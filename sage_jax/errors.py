@@ -50,6 +50,10 @@ class StaleWeightsError(EngineError):
     """A server goes on answering with other weights than the ones it was last given."""
 
 
+class BudgetError(EngineError):
+    """A task LLM's budget of calls, tokens or money is used up."""
+
+
 class SkillError(SageError):
     """A skill bank file or edit is malformed."""
 

@@ -11,6 +11,7 @@ from sage_jax.skills.edits import (
     parse_tool_call,
 )
 from sage_jax.skills.files import load_bank, save_bank
+from sage_jax.skills.folders import SkillFile, SkillFolder, load_folder, parse_skill
 from sage_jax.skills.library import BankEdit, SkillBank
 from sage_jax.skills.retrieval import RETRIEVERS, RetrievalConfig, render_skills, retrieve
 from sage_jax.skills.skill import GENERAL, MISTAKE, Provenance, Skill
@@ -28,10 +29,14 @@ __all__ = [
     "RetrievalConfig",
     "Skill",
     "SkillBank",
+    "SkillFile",
+    "SkillFolder",
     "ToolCall",
     "apply_edit",
     "find_skill",
     "load_bank",
+    "load_folder",
+    "parse_skill",
     "parse_tool_call",
     "render_skills",
     "retrieve",

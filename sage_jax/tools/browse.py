@@ -12,12 +12,12 @@ _FOUND = 8  # passages that `find` shows at most
 class Browser:
     """One visit to one website."""
 
-    def __init__(self, client: PageClient, root: str, *, page_chars: int = 6000, most_buttons: int = 80):
+    def __init__(self, client: PageClient, root: str | None, *, page_chars: int = 6000, most_buttons: int = 80):
         """Stands on no page yet.
 
         Args:
           client: fetches pages.
-          root: address of the site's root; nothing outside it is visited.
+          root: address of the site's root, outside of which nothing is visited; None: the public internet.
           page_chars: characters of a page's markdown shown at most.
           most_buttons: buttons shown at most; all of them can be clicked.
         """
@@ -35,6 +35,8 @@ class Browser:
     def visit_page(self, button: str) -> str:
         """Clicks a button of the page at hand."""
         if self.page is None:
+            if self.root is None:
+                raise ToolFailure(ToolOutcome.NOT_FOUND, "no page is open")
             return self.open(self.root)
         wanted = " ".join(button.split())
         folded = {text.casefold(): text for text in reversed(list(self.page.buttons))}
@@ -68,7 +70,16 @@ class Browser:
             "Click a button of the current page and see the page it leads to.",
             {"button": ("string", "the button's text, exactly as listed")},
         )
-        find = ToolSpec(
+        return [Tool(visit, self.visit_page), self.find_tool()]
+
+    def open_tools(self) -> list[Tool]:
+        """Returns `open_page`, by address, and `find`."""
+        spec = ToolSpec("open_page", "Open a page by its address.", {"url": ("string", "the address, http or https")})
+        return [Tool(spec, self.open), self.find_tool()]
+
+    def find_tool(self) -> Tool:
+        """Returns `find`."""
+        spec = ToolSpec(
             "find", "Show the lines of the current page that contain a text.", {"text": ("string", "what to look for")}
         )
-        return [Tool(visit, self.visit_page), Tool(find, self.find)]
+        return Tool(spec, self.find)

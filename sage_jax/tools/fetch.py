@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import ipaddress
+import socket
 import time
 import urllib.parse
 
@@ -59,14 +61,14 @@ class PageClient:
         self._client = httpx.Client(
             timeout=timeout, headers={"User-Agent": self.options.user_agent}, trust_env=False, follow_redirects=False
         )
-        self._pages: collections.OrderedDict[tuple[str, str], Page] = collections.OrderedDict()
+        self._pages: collections.OrderedDict[tuple[str, str | None], Page] = collections.OrderedDict()
         self._robots: dict[str, protego.Protego | None] = {}
 
-    def page(self, url: str, root: str) -> Page:
-        """Returns a page.
+    def page(self, url: str, root: str | None) -> Page:
+        """Returns a page under `root`, or with None any page of the public internet.
 
         Raises:
-          ToolFailure: the address lies outside `root`, or any other failure, typed.
+          ToolFailure: the address lies outside `root` or is not public, or any other failure, typed.
         """
         key = (url, root)
         if key not in self._pages:
@@ -82,11 +84,13 @@ class PageClient:
         """Closes the connections."""
         self._client.close()
 
-    def _follow(self, url: str, root: str, deadline: float) -> tuple[str, bytes]:
+    def _follow(self, url: str, root: str | None, deadline: float) -> tuple[str, bytes]:
         seen = []
         while True:
             if not under_root(url, root):
-                raise ToolFailure(ToolOutcome.REFUSED, f"{_short(url)} is outside {root}")
+                raise ToolFailure(ToolOutcome.REFUSED, f"{_short(url)} is outside {root or 'the web'}")
+            if root is None:
+                _check_public(url)
             if url in seen or len(seen) > self.options.max_redirects:
                 raise ToolFailure(ToolOutcome.REDIRECTS, f"{_short(seen[0])} redirects {len(seen)} times and more")
             seen.append(url)
@@ -142,6 +146,21 @@ class PageClient:
             self._robots[site] = protego.Protego.parse(text) if text else None
         rules = self._robots[site]
         return rules is None or rules.can_fetch(url, self.options.user_agent)
+
+
+def _check_public(url: str) -> None:
+    """Refuses hosts of private networks: an agent must not reach what only this machine can.
+
+    A name that resolves to another address a moment later would slip through; whoever lets agents loose on the web
+    should close private networks to this process as well.
+    """
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError) as error:
+        raise ToolFailure(ToolOutcome.UNREACHABLE, f"{_short(url)}: there is no such host") from error
+    if not all(ipaddress.ip_address(address.partition("%")[0]).is_global for address in addresses):
+        raise ToolFailure(ToolOutcome.REFUSED, f"{_short(url)} is not on the public internet")
 
 
 def _short(url: str) -> str:

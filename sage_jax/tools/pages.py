@@ -35,7 +35,7 @@ class Page:
     buttons: dict[str, str]
 
 
-def read_page(html: str | bytes, url: str, root: str) -> Page:
+def read_page(html: str | bytes, url: str, root: str | None) -> Page:
     """Reads a page; only links under `root` that are not images, documents or downloads become buttons.
 
     Args:
@@ -56,14 +56,19 @@ def read_page(html: str | bytes, url: str, root: str) -> Page:
             _add(buttons, text, address)
     for element in soup.find_all(_DROPPED):
         element.decompose()
-    body = markdownify.MarkdownConverter(heading_style="ATX", strip=["a", "img"]).convert_soup(soup)
+    body = markdownify.MarkdownConverter(
+        heading_style="ATX", strip=["a", "img"], escape_underscores=False, escape_asterisks=False
+    ).convert_soup(soup)
     return Page(url, title, _BLANKS.sub("\n\n", body).strip(), buttons)
 
 
-def under_root(url: str, root: str) -> bool:
-    """Whether an address lies on the host of `root` (or a subdomain of it) and, if `root` has a path, below that."""
+def under_root(url: str, root: str | None) -> bool:
+    """Whether an address lies on the host of `root` (or a subdomain of it) and, if `root` has a path, below that.
+
+    With no root, every http or https address does.
+    """
     try:
-        own, top = urllib.parse.urlsplit(url), urllib.parse.urlsplit(root)
+        own, top = urllib.parse.urlsplit(url), urllib.parse.urlsplit(url if root is None else root)
         ports = [None if parts.port in _STANDARD_PORTS else parts.port for parts in (own, top)]
     except ValueError:  # a port that is none, a broken IPv6 address
         return False
@@ -72,7 +77,7 @@ def under_root(url: str, root: str) -> bool:
     host = top.hostname.removeprefix("www.")
     if own.hostname != host and not own.hostname.endswith(f".{host}"):
         return False
-    folder = top.path.rpartition("/")[0] + "/"
+    folder = "/" if root is None else top.path.rpartition("/")[0] + "/"
     return own.path.startswith(folder) or f"{own.path}/" == folder
 
 

@@ -13,10 +13,11 @@ import dataclasses
 from typing import Any
 
 from sage_jax.envs.base import Observation, StepResult
+from sage_jax.envs.tool_episode import ToolEpisode
 from sage_jax.envs.webwalker import scoring
 from sage_jax.envs.webwalker.server import SiteServer
 from sage_jax.errors import DataError, EnvError
-from sage_jax.tools import ANSWER, Browser, FetchOptions, PageClient, Toolbox, ToolFailure, ToolOutcome, parse_action
+from sage_jax.tools import Browser, FetchOptions, PageClient, Toolbox, ToolFailure
 from sage_jax.types import Task
 
 _MOST_LISTED = 80  # buttons among the admissible actions
@@ -60,8 +61,7 @@ class WebwalkerEnv:
     def __init__(self, client: PageClient, server: SiteServer, *, page_chars: int = 6000):
         """Takes what the environments of a process share."""
         self._client, self._server, self._page_chars = client, server, page_chars
-        self._task: Task | None = None  # None: no episode is running
-        self._plan: list[str] | None = None
+        self._episode: ToolEpisode | None = None  # None: no episode is running
 
     def reset(self, task: Task, seed: int, *, expert: bool = False) -> Observation:
         """Opens the site's root.
@@ -78,68 +78,44 @@ class WebwalkerEnv:
           DataError: the payload lacks a field.
           EnvError: the root page cannot be had.
         """
-        self._task = None
+        self._episode = None
         payload = task.payload
         if not {"question", "answer"} <= set(payload) or not {"root_url", "site"} & set(payload):
             raise DataError(f"task {task.id}: the payload needs question, answer and root_url or site")
         root = self._server.add(payload["site"]) if "site" in payload else payload["root_url"]
-        self._browser = Browser(self._client, root, page_chars=self._page_chars)
-        self._toolbox = Toolbox(self._browser.tools(), max_chars=self._page_chars + 4000)
+        browser = Browser(self._client, root, page_chars=self._page_chars)
         try:
-            view = self._browser.open(root)
+            view = browser.open(root)
         except ToolFailure as failure:
             raise EnvError(f"task {task.id}: the root page: {failure.outcome.value}: {failure}") from failure
-        self._task = task
-        self._plan = list(payload["expert"]) if expert and "expert" in payload else None
-        tools = [spec.to_json() for spec in self._toolbox.specs]
-        info = {"task": payload["question"], "family": task.family, "tools": tools, **self._expert_info(expert)}
-        return Observation(f"Question: {payload['question']}\n\n{view}", self._admissible(), info)
+
+        def grade(answer: str) -> tuple[bool, dict[str, Any]]:
+            won, f1 = scoring.exact_match(answer, payload["answer"]), scoring.f1_score(answer, payload["answer"])
+            return won, {"exact_match": won, "f1": f1}
+
+        episode = ToolEpisode(
+            Toolbox(browser.tools(), max_chars=self._page_chars + 4000),
+            grade,
+            admissible=lambda: tuple(f"visit_page[{text}]" for text in list(browser.page.buttons)[:_MOST_LISTED]),
+            plan=payload.get("expert", ()) if expert else None,
+        )
+        self._episode = episode
+        info = {"task": payload["question"], "family": task.family, **episode.info}
+        return Observation(f"Question: {payload['question']}\n\n{view}", episode.admissible, info)
 
     def step(self, action: str) -> StepResult:
-        """Plays an action.
-
-        Info: "outcome" (how the call ended), "invalid" (it was no call, or one of no tool), "calls"; after an answer
-        also "answer", "exact_match", "f1".
+        """Plays an action (see `ToolEpisode.step`); an answer's info has "exact_match" and "f1".
 
         Raises:
           EnvError: no episode is running.
         """
-        task = self._task
-        if task is None:
+        if self._episode is None:
             raise EnvError("step() was called without a running episode; call reset() first")
-        call = parse_action(action)
-        expert = self._advance(action)
-        if call.name == ANSWER:
-            self._task = None
-            truth = task.payload["answer"]
-            won, f1 = scoring.exact_match(call.arguments, truth), scoring.f1_score(call.arguments, truth)
-            info = {"outcome": ToolOutcome.OK.value, "answer": call.arguments, "exact_match": won, "f1": f1}
-            return StepResult("Answered.", (), float(won), True, won, {"invalid": False, **info, **expert})
-        if call.problem:
-            info = {"outcome": ToolOutcome.BAD_ARGUMENTS.value, "invalid": True, **expert}
-            return StepResult(call.problem, self._admissible(), 0.0, False, False, info)
-        result = self._toolbox.call(call.name, call.arguments)
-        wrong = (ToolOutcome.UNKNOWN_TOOL, ToolOutcome.BAD_ARGUMENTS)
-        text = result.text if result.outcome is ToolOutcome.OK else f"[{result.outcome.value}] {result.text}"
-        info = {"outcome": result.outcome.value, "invalid": result.outcome in wrong, **expert}
-        return StepResult(text, self._admissible(), 0.0, False, False, info)
+        result = self._episode.step(action)
+        if result.done:
+            self._episode = None
+        return result
 
     def close(self) -> None:
         """Ends the episode; client and server belong to the process."""
-        self._task = None
-
-    def _admissible(self) -> tuple[str, ...]:
-        page = self._browser.page
-        return tuple(f"visit_page[{text}]" for text in list(page.buttons if page else ())[:_MOST_LISTED])
-
-    def _advance(self, action: str) -> dict[str, Any]:
-        """Moves the expert's plan on; an action of someone else's makes it give up."""
-        if self._plan is None:
-            return {}
-        self._plan = self._plan[1:] if self._plan and action == self._plan[0] else []
-        return self._expert_info(True)
-
-    def _expert_info(self, expert: bool) -> dict[str, Any]:
-        if not expert:
-            return {}
-        return {"expert_action": self._plan[0] if self._plan else None}
+        self._episode = None
