@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Protocol
 
+from sage_jax.sandbox import Access, Limits, RunStatus, choose_backend, run_program
 from sage_jax.tools.base import Tool, ToolFailure, ToolOutcome, ToolSpec
 
 
@@ -18,12 +20,43 @@ class PythonRunner(Protocol):
         """Runs the program."""
 
 
+@dataclasses.dataclass(frozen=True)
+class SandboxPython:
+    """Runs programs in the sandbox of this machine (`PythonRunner`).
+
+    Attributes:
+      backend: a sandbox by name, or "auto".
+      limits: of each program.
+      readable: files and folders that programs may read.
+    """
+
+    backend: str = "auto"
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    readable: tuple[str, ...] = ()
+
+    def __call__(self, code: str) -> str:
+        """Runs a program. Raises SandboxError when no sandbox works here."""
+        backend = choose_backend(self.backend)
+        result = run_program(backend, code, limits=self.limits, access=Access(readable=self.readable))
+        if result.status is RunStatus.OK:
+            return result.text
+        raise ToolFailure(_OUTCOMES.get(result.status, ToolOutcome.FAILED), f"{result.text}{result.error}".strip())
+
+
+_OUTCOMES = {
+    RunStatus.TIMEOUT: ToolOutcome.TIMEOUT,
+    RunStatus.MEMORY: ToolOutcome.TOO_LARGE,
+    RunStatus.OUTPUT: ToolOutcome.TOO_LARGE,
+}
+
+
 def python_tool(run: PythonRunner) -> Tool:
     """Returns `python`; each call is a program of its own."""
     spec = ToolSpec(
-        "python", "Run a Python program and see what it prints. Nothing is kept between calls.",
+        "python",
+        "Run a Python program and see what it prints. Nothing is kept between calls.",
         {"code": ("string", "the whole program")},
-    )  # fmt: skip
+    )
 
     def python(code: str) -> str:
         printed = run(code)

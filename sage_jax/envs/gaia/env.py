@@ -23,7 +23,7 @@ from sage_jax.envs.webwalker.server import SiteServer
 from sage_jax.errors import DataError, EnvError
 from sage_jax.tools import Browser, FetchOptions, PageClient, Tool, Toolbox, read_page
 from sage_jax.tools.files import FileLimits, FileReader
-from sage_jax.tools.python import PythonRunner, python_tool
+from sage_jax.tools.python import PythonRunner, SandboxPython, python_tool
 from sage_jax.tools.search import Document, LocalSearch, WebSearch, WebSearchOptions, search_tool
 from sage_jax.types import Task
 
@@ -143,6 +143,8 @@ class GaiaEnv:
         self._episode = ToolEpisode(Toolbox(tools, max_chars=self._factory.page_chars + 4000), grade, plan=plan)
         listed = ", ".join(place.files) or "none"
         start = f"\nThe pages begin at {place.root}" if place.root else ""
+        if self._factory.python is not None and place.files:
+            start += f"\nPrograms find the files at {', '.join(place.files.values())}"
         info = {"task": payload["question"], "family": task.family, **self._episode.info}
         return Observation(f"Question: {payload['question']}\n\nFiles: {listed}{start}", (), info)
 
@@ -168,6 +170,9 @@ class GaiaEnv:
         tools = [*FileReader(place.files, self._factory.files).tools(), *browser.open_tools()]
         if place.search is not None:
             tools.insert(0, search_tool(place.search.search))
-        if self._factory.python is not None:
-            tools.append(python_tool(self._factory.python))
+        python = self._factory.python
+        if isinstance(python, SandboxPython):  # programs may read the question's files, at the paths they have here
+            python = dataclasses.replace(python, readable=(*python.readable, *place.files.values()))
+        if python is not None:
+            tools.append(python_tool(python))
         return tools

@@ -1,0 +1,209 @@
+"""The editor of Skill-R1: reads a task and what was tried on it, and writes the next skill.
+
+What the editor is shown never holds the reference answer: of each rollout it sees whether it solved the task, what it
+answered, and how its tool calls ended.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sage_jax.agents.chat import ChatTemplate
+from sage_jax.agents.tool_agent import TaskRollout
+from sage_jax.errors import ConfigError, EngineError, SkillError
+from sage_jax.rollout.engine import ABORT, LENGTH, Engine, GenerateRequest, SamplingParams
+from sage_jax.skills.folders import SkillFile, parse_skill
+from sage_jax.types import Turn
+
+FORMATS = ("file", "body")
+STREAM = "skill"
+_MOST_ANSWER = 80
+_ASK = {
+    "file": (
+        "You improve a skill that another model follows. Keep what helped, mend what failed, stay general: never write "
+        "an answer to the task into the skill. Reply with the whole new skill and nothing else:\n"
+        "---\nname: lower-case-words\ndescription: when to use it\n---\nthe procedure, step by step"
+    ),
+    "body": "write the steps of a better skill .",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One generation as the editor sees it: a skill and the rollouts of the task LLM under it.
+
+    Attributes:
+      generation: 0 for the seed skill.
+      skill: None for a text that could not be read as one.
+      problem: why not.
+      rollouts: with their rewards; a rollout without one is not shown.
+    """
+
+    generation: int
+    skill: SkillFile | None
+    rollouts: tuple[TaskRollout, ...]
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A generated skill.
+
+    Attributes:
+      turn: ids and log-probabilities, for the update.
+      skill: None when the text is no skill.
+      problem: why it is none.
+    """
+
+    turn: Turn
+    skill: SkillFile | None
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class EditorOptions:
+    """How skills are written. Raises ConfigError naming the field.
+
+    Attributes:
+      format: "file" (a whole SKILL.md), or "body" (the procedure alone, under the seed skill's name: for small models).
+      history_tokens: of the prompt's history at most.
+      skill_tokens: of a skill at most.
+      temperature, top_p, top_k: of sampling.
+    """
+
+    format: str = "file"
+    history_tokens: int = 3000
+    skill_tokens: int = 1024
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigError(f"skill_format={self.format!r}: must be one of {', '.join(FORMATS)}")
+        for name in ("history_tokens", "skill_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+
+
+class Editor:
+    """Writes skills with an engine."""
+
+    def __init__(
+        self, engine: Engine, tokenizer: Any, options: EditorOptions, *, encode: Callable[[str], tuple[int, ...]]
+    ):
+        """Takes the engine of the policy that is trained, and its tokenizer."""
+        self._engine, self._tokenizer, self.options, self._encode = engine, tokenizer, options, encode
+        self._template = ChatTemplate.from_tokenizer(tokenizer)
+
+    def prompt(self, question: str, family: str, history: Sequence[Attempt]) -> tuple[int, ...]:
+        """Returns the ids of the prompt; the history is cut to its budget, oldest generations first."""
+        shown = render_history(history, budget=self.options.history_tokens, length=lambda text: len(self._encode(text)))
+        text = f"{_ASK[self.options.format]}\n\nTask ({family}): {question}\n\n{shown}"
+        return self._template.user(self._encode(text), first=True)
+
+    async def write(self, name: str, prompt: tuple[int, ...], seed: int, parent: SkillFile) -> Written:
+        """Writes one skill.
+
+        Args:
+          name: of the request, unique among running ones.
+          prompt: from `prompt`; siblings share it.
+          seed: of the sampling.
+          parent: gives name and description in format "body".
+
+        Raises:
+          EngineError: generation failed, or the prompt leaves no room.
+        """
+        options = self.options
+        sampling = SamplingParams(
+            max_new_tokens=options.skill_tokens,
+            temperature=options.temperature,
+            top_p=options.top_p,
+            top_k=options.top_k,
+            stop_token_ids=self._template.stop_ids,
+            seed=seed,
+        )
+        try:
+            result = await self._engine.generate(GenerateRequest(name, name, prompt, sampling))
+        finally:
+            await self._engine.end_session(name)
+        if result.finish_reason == ABORT or not result.ids:
+            raise EngineError(f"{name}: no skill was written ({result.finish_reason}, {len(prompt)} tokens of prompt)")
+        text = self._tokenizer.decode(result.ids, skip_special_tokens=True)
+        skill, problem = self._read(text, parent, truncated=result.finish_reason == LENGTH)
+        turn = Turn(
+            stream=STREAM,
+            prompt_ids=prompt,
+            output_ids=result.ids,
+            logprobs=result.logprobs,
+            starts_context=True,
+            weight_version=result.weight_version,
+            finish_reason=result.finish_reason,
+            info={"text": text, "problem": problem},
+        )
+        return Written(turn, skill, problem)
+
+    def _read(self, text: str, parent: SkillFile, *, truncated: bool) -> tuple[SkillFile | None, str]:
+        if truncated:
+            return None, f"longer than {self.options.skill_tokens} tokens"
+        try:
+            if self.options.format == "file":
+                return parse_skill(text.partition("</think>")[2] or text), ""
+            return SkillFile(parent.name, parent.description, text.strip()), ""
+        except SkillError as error:
+            return None, str(error)
+
+
+def render_history(history: Sequence[Attempt], *, budget: int, length: Callable[[str], int]) -> str:
+    """Returns the history as text of at most `budget` tokens.
+
+    The newest generation comes with its whole skill and a line for each rollout; earlier ones are one line each, as
+    many of the latest as fit. A newest generation that is too long by itself loses its rollouts' lines first and then
+    the end of its skill.
+
+    Args:
+      history: oldest first, at least one.
+      budget: in tokens.
+      length: tokens of a text.
+    """
+    newest = history[-1]
+    lines = [_describe(rollout, number) for number, rollout in enumerate(_rewarded(newest), start=1)]
+    skill = newest.skill.text if newest.skill else f"(no skill: {newest.problem})"
+    head = f"Generation {newest.generation}, {_score(newest)}:"
+    text = "\n".join([head, skill, *lines])
+    while lines and length(text) > budget:
+        lines.pop()
+        text = "\n".join([head, skill, *lines])
+    while skill and length(text) > budget:
+        skill = skill[: len(skill) * 3 // 4]
+        text = f"{head}\n{skill}"
+    for attempt in reversed(history[:-1]):
+        words = attempt.skill.description if attempt.skill else f"no skill: {attempt.problem}"
+        longer = f"Generation {attempt.generation}, {_score(attempt)}: {words}\n{text}"
+        if length(longer) > budget:
+            break
+        text = longer
+    return text
+
+
+def _rewarded(attempt: Attempt) -> list[TaskRollout]:
+    return [rollout for rollout in attempt.rollouts if rollout.reward.value is not None]
+
+
+def _score(attempt: Attempt) -> str:
+    rewarded = _rewarded(attempt)
+    solved = sum(rollout.reward.value > 0 for rollout in rewarded)
+    return f"solved {solved} of {len(rewarded)}"
+
+
+def _describe(rollout: TaskRollout, number: int) -> str:
+    """Returns one line on a rollout."""
+    outcome = "solved" if rollout.reward.value else "failed"
+    calls = collections.Counter(rollout.info["outcomes"])
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
+    answer = " ".join(rollout.answer.split())[:_MOST_ANSWER]
+    said = f'answered "{answer}"' if answer else f"gave no answer ({rollout.info['ended_by'][:_MOST_ANSWER]})"
+    return f"- rollout {number}: {outcome}, {said}; calls: {counts or 'none'}"
