@@ -33,6 +33,7 @@ setuptools.setup(
     install_requires=requirements("requirements.in"),
     extras_require={
         "test": requirements("requirements-test.in"),
+        "files": ["openpyxl>=3.1", "pillow>=12", "pypdf>=6", "python-docx>=1.2", "python-pptx>=1.0"],
         "launch": ["xmanager>=0.8.5"],
         "notebooks": ["jupyterlab>=4", "nbclient>=0.10", "pandas>=2.3"],
     },

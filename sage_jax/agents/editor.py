@@ -101,8 +101,15 @@ class Editor:
 
     def prompt(self, question: str, family: str, history: Sequence[Attempt]) -> tuple[int, ...]:
         """Returns the ids of the prompt; the history is cut to its budget, oldest generations first."""
-        shown = render_history(history, budget=self.options.history_tokens, length=lambda text: len(self._encode(text)))
-        text = f"{_ASK[self.options.format]}\n\nTask ({family}): {question}\n\n{shown}"
+        options = self.options
+        text = editor_message(
+            question,
+            family,
+            history,
+            form=options.format,
+            budget=options.history_tokens,
+            length=lambda text: len(self._encode(text)),
+        )
         return self._template.user(self._encode(text), first=True)
 
     async def write(self, name: str, prompt: tuple[int, ...], seed: int, parent: SkillFile) -> Written:
@@ -155,6 +162,14 @@ class Editor:
             return SkillFile(parent.name, parent.description, text.strip()), ""
         except SkillError as error:
             return None, str(error)
+
+
+def editor_message(
+    question: str, family: str, history: Sequence[Attempt], *, form: str, budget: int, length: Callable[[str], int]
+) -> str:
+    """Returns the one message that the editor answers (arguments as in `render_history`; `form` as in the options)."""
+    shown = render_history(history, budget=budget, length=length)
+    return f"{_ASK[form]}\n\nTask ({family}): {question}\n\n{shown}"
 
 
 def render_history(history: Sequence[Attempt], *, budget: int, length: Callable[[str], int]) -> str:

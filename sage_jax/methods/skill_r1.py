@@ -19,7 +19,7 @@ import collections
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ async def evolve_all(
     editor: Editor,
     agent: ToolAgent,
     tasks: Sequence[Task],
-    seed_skill: SkillFile,
+    seed_skill: Callable[[Task], SkillFile],
     options: SkillR1Options,
     *,
     seed: int,
@@ -136,7 +136,7 @@ async def evolve_all(
       editor: writes skills.
       agent: plays the task LLM.
       tasks: instances; one that comes twice is evolved twice, with other seeds.
-      seed_skill: s_0.
+      seed_skill: task -> s_0.
       options: sizes.
       seed: of the run.
       tag: tells rounds and evaluations apart.
@@ -145,7 +145,7 @@ async def evolve_all(
 
     async def one(task: Task, key: str) -> Evolution:
         async with gate:
-            return await evolve(editor, agent, task, seed_skill, options, seed=seed, key=key)
+            return await evolve(editor, agent, task, seed_skill(task), options, seed=seed, key=key)
 
     jobs = []
     for task in tasks:

@@ -10,6 +10,8 @@ import pytest
 
 from sage_jax.agents.editor import Attempt, Editor, EditorOptions, render_history
 from sage_jax.agents.tool_agent import TaskRollout, ToolAgent, ToolAgentOptions
+from sage_jax.data.editor_corpus import editor_words
+from sage_jax.data.word_tokenizer import build_tokenizer
 from sage_jax.envs.base import Observation, StepResult
 from sage_jax.errors import BudgetError, ConfigError, EngineError
 from sage_jax.methods import skill_r1
@@ -57,6 +59,12 @@ class Reader:
         pass
 
 
+@pytest.fixture(scope="module")
+def word_tokenizer():
+    """Knows the words of the local scale's prompts and of the toy tasks."""
+    return build_tokenizer({*editor_words(), *"find pen look shelf open fridge desk things 77".split()}, 512)
+
+
 def make_editor(tokenizer, script, **options):
     """Returns an editor whose skills come from script(generation, sibling, prompt text)."""
     prompts = []
@@ -75,7 +83,9 @@ def evolve(tokenizer, script, options, tasks=TASKS[:1], **editor_options):
     editor, engine, prompts = make_editor(tokenizer, script, **editor_options)
     reader = Reader()
     agent = ToolAgent(reader, ToyPool(), ToolAgentOptions())
-    evolutions = asyncio.run(skill_r1.evolve_all(editor, agent, tasks, SEED_SKILL, options, seed=3, tag="0"))
+    evolutions = asyncio.run(
+        skill_r1.evolve_all(editor, agent, tasks, lambda task: SEED_SKILL, options, seed=3, tag="0")
+    )
     assert not engine.sessions  # all of them were ended
     return evolutions, prompts, reader
 
