@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
-import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,81 +21,25 @@ import numpy as np
 
 from sage_jax.errors import ConfigError, EngineError
 from sage_jax.models import ModelConfig, Params, unstack_layers
-from sage_jax.rollout.choices import ChoiceTrie, fill_mask
-from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, Generation, VersionSpan
-from sage_jax.rollout.programs import (
-    DecodeRows,
-    EngineConfig,
-    PrefillRows,
-    compile_programs,
-    empty_cache,
-)
-from sage_jax.rollout.sampling import SamplingRows
+from sage_jax.rollout.choices import ChoiceTrie
+from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, Generation
+from sage_jax.rollout.programs import EngineConfig, compile_programs, empty_cache
 from sage_jax.rollout.slots import Slot, SlotTable, common_prefix
+from sage_jax.rollout.turns import Run, choice_mask, copy_batch, decode_batch, find_prefix, prefill_batch
 
 _COUNTERS = (
     "requests",
     "prompt_tokens",
     "cached_tokens",
+    "copied_tokens",
     "prefilled_tokens",
     "generated_tokens",
     "prefill_dispatches",
+    "copy_dispatches",
     "decode_dispatches",
     "prefill_seconds",
     "decode_seconds",
 )
-
-
-@dataclasses.dataclass
-class _Run:
-    """A turn in progress."""
-
-    request: GenerateRequest
-    budget: int
-    future: concurrent.futures.Future
-    trie: ChoiceTrie | None
-    filled: int = 0  # prompt tokens in the cache
-    cached: int = 0
-    stale: bool = False  # the weights changed since the turn began
-    ids: list[int] = dataclasses.field(default_factory=list)
-    logprobs: list[float] = dataclasses.field(default_factory=list)
-    sampled_logprobs: list[float] = dataclasses.field(default_factory=list)
-    spans: list[VersionSpan] = dataclasses.field(default_factory=list)
-
-    @property
-    def to_fill(self) -> int:
-        """Prompt tokens still to prefill: all but the last one, which `decode` takes."""
-        return len(self.request.ids) - 1 - self.filled
-
-    @property
-    def length(self) -> int:
-        """Tokens of the context by now."""
-        return len(self.request.ids) + len(self.ids)
-
-    def allowed(self) -> tuple[int, ...] | None:
-        """Ids that may come next: None means any, none means that a choice is complete."""
-        return None if self.trie is None else self.trie.allowed(self.ids)
-
-    def extend(self, version: int, ids: Sequence[int], logprobs: Sequence[float], sampled: Sequence[float]) -> None:
-        start, end = len(self.ids), len(self.ids) + len(ids)
-        self.ids.extend(ids)
-        self.logprobs.extend(logprobs)
-        self.sampled_logprobs.extend(sampled)
-        if self.spans and self.spans[-1].version == version:
-            start = self.spans.pop().start
-        self.spans.append(VersionSpan(version, start, end))
-
-    def result(self, finish_reason: str, version: int) -> Generation:
-        return Generation(
-            ids=tuple(self.ids),
-            logprobs=tuple(self.logprobs),
-            sampled_logprobs=tuple(self.sampled_logprobs),
-            finish_reason=finish_reason,
-            weight_version=version,
-            weight_versions=tuple(self.spans),
-            cached_tokens=self.cached,
-            prompt_tokens=len(self.request.ids),
-        )
 
 
 class EmbeddedEngine:
@@ -137,8 +80,8 @@ class EmbeddedEngine:
         self._device = device or jax.local_devices()[0]
         self._params, self._version = self._own_copy(params), version
         self._cache = jax.device_put(empty_cache(model, self.config), self._device)
-        self._slots: SlotTable[_Run] = SlotTable(self.config.num_slots)
-        self._waiting: list[_Run] = []
+        self._slots: SlotTable[Run] = SlotTable(self.config.num_slots)
+        self._waiting: list[Run] = []
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
         self._wake = threading.Condition()
         self._inbox: collections.deque[Callable[[], None]] = collections.deque()
@@ -159,7 +102,7 @@ class EmbeddedEngine:
         self._check(request)
         budget = min(request.sampling.max_new_tokens, self.config.max_length - len(request.ids))
         choices = request.sampling.choices
-        run = _Run(request, budget, concurrent.futures.Future(), None if choices is None else ChoiceTrie(choices))
+        run = Run(request, budget, concurrent.futures.Future(), None if choices is None else ChoiceTrie(choices))
         return await asyncio.wrap_future(self._submit(functools.partial(self._admit, run), run.future))
 
     async def end_session(self, session: str) -> None:
@@ -293,7 +236,7 @@ class EmbeddedEngine:
             message()
         return True
 
-    def _admit(self, run: _Run) -> None:
+    def _admit(self, run: Run) -> None:
         session = run.request.session
         others = [*self._waiting, *(slot.turn for slot in self._slots.running())]
         if any(other.request.session == session for other in others if not other.future.cancelled()):
@@ -312,7 +255,9 @@ class EmbeddedEngine:
         self._waiting = [run for run in self._waiting if not self._seat(run)]
         running = self._slots.running()
         if any(slot.turn.to_fill for slot in running):
-            self._prefill(self._next_pieces(running))
+            self._copy_prefixes(running)
+            if pieces := self._next_pieces(running):
+                self._prefill(pieces)
             return
         # Contexts of like length side by side: a group's attention goes as far as its longest one.
         running.sort(key=lambda slot: slot.turn.length)
@@ -321,7 +266,7 @@ class EmbeddedEngine:
         if free:
             self._decode(free, self._programs.decode)
         if among:
-            self._decode(among, self._programs.decode_among, self._choice_mask(among))
+            self._decode(among, self._programs.decode_among, choice_mask(self.config, self.model.vocab_size, among))
 
     def _end_session(self, session: str) -> None:
         self._remove_cancelled()
@@ -343,23 +288,25 @@ class EmbeddedEngine:
             if slot.turn.future.cancelled():
                 self._leave(slot)
 
-    def _seat(self, run: _Run) -> bool:
+    def _seat(self, run: Run) -> bool:
         slot = self._slots.start(run.request.session, run)
         if slot is None:
             return False
         run.filled = run.cached = common_prefix(slot.kept, run.request.ids[:-1])
+        run.prefix = find_prefix(list(self._slots), slot, self.config.share_from)
         self._counters["cached_tokens"] += run.cached
         return True
 
-    def _leave(self, slot: Slot[_Run]) -> None:
-        """Frees the slot for the session's next turn; only prefilled tokens are kept (see programs.py)."""
-        run = slot.turn
-        self._slots.stop(slot, () if run.stale else run.request.ids[: run.filled])
+    def _leave(self, slot: Slot[Run]) -> None:
+        """Frees the slot for the session's next turn, which finds there what prefill would write (see programs.py)."""
+        self._slots.stop(slot, slot.turn.kept(sampled=self.config.keep_sampled))
 
-    def _next_pieces(self, running: list[Slot[_Run]]) -> list[tuple[Slot[_Run], int, int]]:
+    def _next_pieces(self, running: list[Slot[Run]]) -> list[tuple[Slot[Run], int, int]]:
         """Returns (slot, start, count) of the pieces that fit into one dispatch, oldest turn first."""
-        pieces: list[tuple[Slot[_Run], int, int]] = []
+        pieces: list[tuple[Slot[Run], int, int]] = []
         for slot in running:
+            if slot.turn.prefix is not None:  # an older turn fills it
+                continue
             start, end = slot.turn.filled, slot.turn.filled + slot.turn.to_fill
             while start < end and len(pieces) < self.config.pieces:
                 count = min(self.config.prefill_chunk, end - start)
@@ -367,27 +314,41 @@ class EmbeddedEngine:
                 start += count
         return pieces
 
-    def _prefill(self, pieces: list[tuple[Slot[_Run], int, int]]) -> None:
+    def _copy_prefixes(self, running: list[Slot[Run]]) -> None:
+        """Copies the beginnings that other slots hold by now; those that will not come are prefilled instead."""
+        copies = []
+        for slot in running:
+            prefix = slot.turn.prefix
+            state = "filling" if prefix is None else prefix.state()
+            if prefix is None or state == "filling":
+                continue
+            slot.turn.prefix = None
+            if state == "ready":
+                copies.append((slot, prefix))
+        if not copies:
+            return
+        self._cache = self._programs.copy(None, self._cache, copy_batch(self.config, copies))
+        for slot, prefix in copies:
+            spared = prefix.length - slot.turn.filled
+            slot.turn.filled = slot.turn.cached = prefix.length
+            self._counters["cached_tokens"] += spared
+            self._counters["copied_tokens"] += spared
+        self._counters["copy_dispatches"] += 1
+
+    def _prefill(self, pieces: list[tuple[Slot[Run], int, int]]) -> None:
         began = time.perf_counter()
-        count = self.config.pieces
-        rows = PrefillRows(
-            ids=_host((count, self.config.prefill_chunk)),
-            slots=_host(count),
-            starts=_host(count, fill=self.config.spare),
-            counts=_host(count),
-        )
-        for row, (slot, start, length) in enumerate(pieces):
-            rows.ids[row, :length] = slot.turn.request.ids[start : start + length]
-            rows.slots[row], rows.starts[row], rows.counts[row] = slot.index, start, length
+        rows = prefill_batch(self.config, pieces)
+        for slot, start, length in pieces:
             slot.turn.filled = start + length
         self._cache = jax.block_until_ready(self._programs.prefill(self._params, self._cache, rows))
         self._counters["prefilled_tokens"] += int(rows.counts.sum())
         self._counters["prefill_dispatches"] += 1
         self._counters["prefill_seconds"] += time.perf_counter() - began
 
-    def _decode(self, slots: list[Slot[_Run]], program: Callable[..., Any], *mask: np.ndarray) -> None:
+    def _decode(self, slots: list[Slot[Run]], program: Callable[..., Any], *mask: np.ndarray) -> None:
         began = time.perf_counter()
-        self._cache, out = program(self._params, self._cache, self._decode_rows(slots), *mask)
+        rows = decode_batch(self.config, self.model.vocab_size, slots)
+        self._cache, out = program(self._params, self._cache, rows, *mask)
         out = jax.device_get(out)
         self._counters["generated_tokens"] += int(out.counts.sum())
         self._counters["decode_dispatches"] += 1
@@ -397,37 +358,7 @@ class EmbeddedEngine:
             slot.turn.extend(self._version, *(column.tolist() for column in columns))
             self._finish_if_over(slot, bool(out.stopped[row]))
 
-    def _decode_rows(self, slots: list[Slot[_Run]]) -> DecodeRows:
-        count = self.config.rows
-        sampling = SamplingRows(
-            seeds=_host((count, 2), np.uint32),
-            temperature=_host(count, np.float32, 1),
-            top_p=_host(count, np.float32, 1),
-            top_k=_host(count),
-        )
-        ids, lengths, budgets = _host(count), _host(count), _host(count)
-        rows = DecodeRows(
-            _host(count), ids, lengths, budgets, _host((count, self.config.max_stop_ids), fill=-1), sampling
-        )
-        for row, slot in enumerate(slots):
-            run, wanted = slot.turn, slot.turn.request.sampling
-            rows.slots[row] = slot.index
-            ids[row] = run.ids[-1] if run.ids else run.request.ids[-1]
-            lengths[row] = run.length - 1
-            budgets[row] = run.budget - len(run.ids)
-            rows.stop_ids[row, : len(wanted.stop_token_ids)] = wanted.stop_token_ids
-            sampling.seeds[row] = wanted.seed >> 32, wanted.seed & 0xFFFFFFFF
-            sampling.temperature[row], sampling.top_p[row] = wanted.temperature, wanted.top_p
-            sampling.top_k[row] = min(wanted.top_k, self.model.vocab_size)
-        return rows
-
-    def _choice_mask(self, slots: list[Slot[_Run]]) -> np.ndarray:
-        mask = np.ones((self.config.rows, self.model.vocab_size), bool)
-        for row, slot in enumerate(slots):
-            fill_mask(mask[row], slot.turn.allowed() or ())
-        return mask
-
-    def _finish_if_over(self, slot: Slot[_Run], stopped: bool) -> None:
+    def _finish_if_over(self, slot: Slot[Run], stopped: bool) -> None:
         run = slot.turn
         if not np.isfinite(run.logprobs).all():
             self._leave(slot)
@@ -463,15 +394,11 @@ class EmbeddedEngine:
         self._prefill([])
         self._decode([], self._programs.decode)
         if choices:
-            self._decode([], self._programs.decode_among, self._choice_mask([]))
+            self._decode([], self._programs.decode_among, choice_mask(self.config, self.model.vocab_size, []))
+        self._cache = self._programs.copy(None, self._cache, copy_batch(self.config, []))
         self._cache = self._programs.clear(None, self._cache, np.int32(0))
         self._slots.forget()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
-
-
-def _host(shape: int | tuple[int, ...], dtype: Any = np.int32, fill: int = 0) -> Any:
-    """Makes a NumPy array to be filled in and handed to a program, where it is a jax array."""
-    return np.full(shape, fill, dtype)
 
 
 def _check_same_shapes(old: Params, new: Params) -> None:

@@ -49,22 +49,17 @@ def read(pair: Pair, slots: Int[Array, "b"], start: jax.Array, length: int) -> P
     return jax.vmap(one)(slots)
 
 
-def write(pair: Pair, new: Pair, slot: jax.Array | int, start: jax.Array | int) -> Pair:
-    """Puts new keys and values at `start` of the slots from `slot` on."""
-    return (
-        jax.lax.dynamic_update_slice(pair[0], new[0], (slot, 0, 0, start)),
-        jax.lax.dynamic_update_slice(pair[1], new[1], (slot, 0, start, 0)),
-    )
-
-
 def write_rows(pair: Pair, new: Pair, slots: Int[Array, "b"], starts: Int[Array, "b"]) -> Pair:
     """Puts row b of the new keys and values at starts[b] of slots[b], in place, one after the other."""
 
     def write_row(row: jax.Array, pair: Pair) -> Pair:
         keys, values = (jax.lax.dynamic_slice_in_dim(array, row, 1, axis=0) for array in new)
-        return write(pair, (keys, values), slots[row], starts[row])
+        return (
+            jax.lax.dynamic_update_slice(pair[0], keys, (slots[row], 0, 0, starts[row])),
+            jax.lax.dynamic_update_slice(pair[1], values, (slots[row], 0, starts[row], 0)),
+        )
 
-    return jax.lax.fori_loop(0, slots.shape[0], write_row, pair)
+    return jax.lax.fori_loop(0, slots.shape[0], write_row, pair, unroll=min(8, slots.shape[0]))
 
 
 class Sums(NamedTuple):

@@ -6,10 +6,9 @@ little, nothing is compiled twice, and nothing a row computes depends on another
 - The rows of a group never mix. Attention walks the cache in blocks, as far as the group's longest context needs;
   blocks behind a slot's own end change no bit (kv_cache.py).
 - Keys and values of the prompt, all but its last token, come from `prefill`; those of the last prompt token and of
-  the sampled tokens come from `decode` and are not reused by the next turn, which prefills them again. So a turn's
-  numbers are the same whether its history was still cached or not.
-- A slot decodes every step of each dispatch until it stops, so that its steps fall into the same dispatches whatever
-  else is running.
+  the sampled tokens come from `decode`. The two programs round differently (their products have other shapes), so
+  the next turn prefills the latter again: a turn's numbers are the same whether its history was still cached or not.
+  `keep_sampled` gives that up and saves the work.
 """
 
 from __future__ import annotations
@@ -46,6 +45,9 @@ class EngineConfig:
         hold contexts of different lengths; many of them read the weights less often.
       decode_steps: most tokens a slot gets in one decode dispatch.
       block: cache positions that attention reads at a time.
+      share_from: fewest tokens worth copying from a slot whose context begins alike; above max_length turns it off.
+      keep_sampled: let the next turn use the keys and values of sampled tokens as `decode` wrote them. Faster, but
+        the last bits of a turn then depend on whether its session kept its slot.
       max_stop_ids: most stop ids of one request.
     """
 
@@ -57,12 +59,17 @@ class EngineConfig:
     decode_rows: int = 8
     decode_steps: int = 8
     block: int = 128
+    share_from: int = 32
+    keep_sampled: bool = False
     max_stop_ids: int = 8
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if field.name == "keep_sampled":
+                if not isinstance(value, bool):
+                    raise ConfigError(f"engine.keep_sampled={value!r}: must be True or False")
+            elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"engine.{field.name}={value!r}: must be a whole number of at least 1")
         if self.prefill_rows * self.prefill_chunk % _MIN_ROWS:
             raise ConfigError(
@@ -129,6 +136,19 @@ class DecodeRows(NamedTuple):
     sampling: SamplingRows
 
 
+class CopyRows(NamedTuple):
+    """Beginnings of contexts to copy from slot to slot; rows with a count come first.
+
+    Attributes:
+      sources, targets: slots [S].
+      counts: tokens; 0 in a row without work [S].
+    """
+
+    sources: Int[Array, "s"]
+    targets: Int[Array, "s"]
+    counts: Int[Array, "s"]
+
+
 class Decoded(NamedTuple):
     """Tokens of one decode dispatch; of row s only the first counts[s] mean something."""
 
@@ -170,21 +190,32 @@ def prefill(model: ModelConfig, config: EngineConfig, params: Params, cache: Cac
 def _prefill_group(model: ModelConfig, config: EngineConfig, params: Params, cache: Cache, rows: PrefillRows) -> Cache:
     positions = rows.starts[:, None] + jnp.arange(config.prefill_chunk)
     ends = jnp.where(rows.counts > 0, rows.starts + rows.counts, 0)
-    blocks = -(-jnp.max(ends) // config.block)
-
-    def attend(layer, q, k, v, cache):
-        pair = kv_cache.write_rows(cache[layer], kv_cache.as_cache(k, v, cache[layer]), rows.slots, rows.starts)
-        folded = kv_cache.fold_heads(q, k.shape[2])
-        shares = folded.shape[2] // config.prefill_chunk
-
-        def visible(seen):
-            return jnp.tile(seen[None, None, :] <= positions[:, :, None], (1, shares, 1))
-
-        sums = kv_cache.walk(pair, rows.slots, folded, visible, blocks, config.block)
-        return kv_cache.unfold_heads(sums, q), (*cache[:layer], pair, *cache[layer + 1 :])
-
+    attend = functools.partial(_attend, config, rows.slots, positions, jnp.max(ends))
     _, cache = forward_cached(model, params, rows.ids, positions, cache, attend)
     return cache
+
+
+def _attend(
+    config: EngineConfig,
+    slots: Int[Array, "b"],
+    positions: Int[Array, "b c"],
+    end: Int[Array, ""],
+    layer: int,
+    q: Float[Array, "b c h k"],
+    k: Float[Array, "b c g k"],
+    v: Float[Array, "b c g k"],
+    cache: Cache,
+) -> tuple[jax.Array, Cache]:
+    """Writes new tokens behind their contexts and lets them see those and themselves; the longest ends at `end`."""
+    pair = kv_cache.write_rows(cache[layer], kv_cache.as_cache(k, v, cache[layer]), slots, positions[:, 0])
+    folded = kv_cache.fold_heads(q, k.shape[2])
+    shares = folded.shape[2] // positions.shape[1]
+
+    def visible(seen):
+        return jnp.tile(seen[None, None, :] <= positions[:, :, None], (1, shares, 1))
+
+    sums = kv_cache.walk(pair, slots, folded, visible, -(-end // config.block), config.block)
+    return kv_cache.unfold_heads(sums, q), (*cache[:layer], pair, *cache[layer + 1 :])
 
 
 def decode(
@@ -231,7 +262,7 @@ class _DecodeCarry(NamedTuple):
     step: jax.Array
     ids: jax.Array
     running: jax.Array
-    fresh: Cache
+    cache: Cache
     out: Decoded
 
 
@@ -244,20 +275,15 @@ def _decode_group(
     rows: DecodeRows,
     allowed: Bool[Array, "s v"] | None,
 ) -> tuple[Cache, Decoded]:
-    """Decodes one group until all of its rows have stopped.
-
-    The cache is only read while the steps run; their own keys and values wait in a small buffer and are written
-    behind each context at the end.
-    """
+    """Decodes one group until all of its rows have stopped."""
     size, active = config.decode_rows, rows.budgets > 0
-    blocks = -(-jnp.max(jnp.where(active, rows.lengths, 0)) // config.block)
-    fresh = kv_cache.empty_cache(model, size, steps)
+    starts, longest = jnp.where(active, rows.lengths, config.spare), jnp.max(jnp.where(active, rows.lengths, 0))
     head = head_weights(params)
 
     def step(carry: _DecodeCarry) -> _DecodeCarry:
-        positions = rows.lengths + carry.step
-        attend = functools.partial(_attend_decode, config, cache, rows, blocks, carry.step)
-        hidden, fresh = forward_cached(model, params, carry.ids[:, None], positions[:, None], carry.fresh, attend)
+        positions = starts + carry.step
+        attend = functools.partial(_attend, config, rows.slots, positions[:, None], longest + carry.step + 1)
+        hidden, cache = forward_cached(model, params, carry.ids[:, None], positions[:, None], carry.cache, attend)
         logits = jnp.einsum("sd,vd->sv", hidden[:, 0], head.astype(hidden.dtype), preferred_element_type=jnp.float32)
         ids, logprobs, sampled = sample(logits, positions + 1, rows.sampling, allowed)
         ids = jnp.where(carry.running, ids, carry.ids)
@@ -270,42 +296,34 @@ def _decode_group(
             counts,
             stopped,
         )
-        return _DecodeCarry(carry.step + 1, ids, carry.running & ~stopped & (counts < rows.budgets), fresh, out)
+        return _DecodeCarry(carry.step + 1, ids, carry.running & ~stopped & (counts < rows.budgets), cache, out)
 
     zeros = jnp.zeros((steps, size), jnp.float32)
     out = Decoded(zeros.astype(jnp.int32), zeros, zeros, jnp.zeros(size, jnp.int32), ~active & active)
     carry = jax.lax.while_loop(
         lambda carry: (carry.step < steps) & jnp.any(carry.running),
         step,
-        _DecodeCarry(jnp.int32(0), rows.ids, active, fresh, out),
+        _DecodeCarry(jnp.int32(0), rows.ids, active, cache, out),
     )
-    starts = jnp.where(active, rows.lengths, config.spare)
-    pairs = zip(cache, carry.fresh, strict=True)
-    return tuple(kv_cache.write_rows(pair, new, rows.slots, starts) for pair, new in pairs), carry.out
+    return carry.cache, carry.out
 
 
-def _attend_decode(
-    config: EngineConfig,
-    cache: Cache,
-    rows: DecodeRows,
-    blocks: Int[Array, ""],
-    now: Int[Array, ""],
-    layer: int,
-    q: Float[Array, "s 1 h k"],
-    k: Float[Array, "s 1 g k"],
-    v: Float[Array, "s 1 g k"],
-    fresh: Cache,
-) -> tuple[jax.Array, Cache]:
-    """One query a row over its cached context and over the tokens of this dispatch up to now."""
-    new = kv_cache.write(fresh[layer], kv_cache.as_cache(k, v, fresh[layer]), 0, now)
-    folded = kv_cache.fold_heads(q, k.shape[2])
+def copy(model: ModelConfig, config: EngineConfig, params: None, cache: Cache, rows: CopyRows) -> Cache:
+    """Copies beginnings of contexts, in whole blocks: what lies behind a beginning is written before it is read."""
 
-    def visible(seen):
-        return seen[None, None, :] < rows.lengths[:, None, None]
+    def copy_row(row: jax.Array, cache: Cache) -> Cache:
+        source, target = rows.sources[row][None], rows.targets[row][None]
 
-    sums = kv_cache.walk(cache[layer], rows.slots, folded, visible, blocks, config.block)
-    sums = kv_cache.add_block(sums, folded, *new, (jnp.arange(new[1].shape[2]) <= now)[None, None])
-    return kv_cache.unfold_heads(sums, q), (*fresh[:layer], new, *fresh[layer + 1 :])
+        def copy_block(index: jax.Array, cache: Cache) -> Cache:
+            start = index * config.block
+            return tuple(
+                kv_cache.write_rows(pair, kv_cache.read(pair, source, start, config.block), target, start[None])
+                for pair in cache
+            )
+
+        return jax.lax.fori_loop(0, -(-rows.counts[row] // config.block), copy_block, cache)
+
+    return jax.lax.fori_loop(0, jnp.sum(rows.counts > 0), copy_row, cache)
 
 
 def clear(model: ModelConfig, config: EngineConfig, params: None, cache: Cache, slot: Int[Array, ""]) -> Cache:
@@ -319,6 +337,7 @@ class Programs(NamedTuple):
     prefill: Any  # jitted functions
     decode: Any
     decode_among: Any
+    copy: Any
     clear: Any
 
     def compilations(self) -> int:
@@ -333,4 +352,6 @@ def compile_programs(model: ModelConfig, config: EngineConfig) -> Programs:
     def jitted(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
         return jax.jit(functools.partial(function, model, config, *static), donate_argnums=1)
 
-    return Programs(jitted(prefill), jitted(decode, config.decode_steps), jitted(decode, 1), jitted(clear))
+    return Programs(
+        jitted(prefill), jitted(decode, config.decode_steps), jitted(decode, 1), jitted(copy), jitted(clear)
+    )

@@ -22,7 +22,7 @@ MODEL = ModelConfig(
     tie_embeddings=True,
     max_position=512,
 )
-# Blocks and chunks far smaller than the contexts, so that every test crosses their edges; 17 slots for 16 neighbours.
+# Blocks and chunks far smaller than the contexts, so that every test crosses their edges; more neighbours than slots.
 CONFIG = EngineConfig(num_slots=17, max_length=200, prefill_rows=4, prefill_chunk=8, decode_steps=4, block=32)
 SCORED_LENGTH = 208
 
@@ -177,12 +177,12 @@ def test_a_turn_up_to_the_last_position_leaves_its_neighbours_alone(engine):
 # What a turn does not depend on.
 
 
-@pytest.mark.parametrize("neighbours", [1, 3, 16])
+@pytest.mark.parametrize("neighbours", [1, 2, 31])
 def test_tokens_do_not_depend_on_neighbours(engine, neighbours):
     sampling = {"max_new_tokens": 30, "top_p": 0.9}
     alone = run(engine, turn(1, length=50, **sampling))
     others = [
-        turn(100 + n, length=3 + 11 * n, max_new_tokens=1 + 5 * n, temperature=0.5 + 0.1 * n) for n in range(neighbours)
+        turn(100 + n, length=3 + 5 * n, max_new_tokens=1 + n, temperature=0.5 + 0.1 * n) for n in range(neighbours)
     ]
     beside = run(engine, *others, turn(1, session="beside", length=50, **sampling))
     assert same(alone, beside[-1:])
@@ -216,18 +216,75 @@ def test_late_arrivals_change_nothing(engine):
     assert same(together, asyncio.run(staggered()))
 
 
-def test_tokens_do_not_depend_on_what_is_cached(engine):
-    ids, cached = prompt(1, 21), []
+def test_tokens_do_not_depend_on_what_is_cached(engine, new_engine):
+    ids, cached, restarted = prompt(1, 21), [], new_engine()
     for number in range(5):
-        sampling = {"max_new_tokens": 9, "seed": 1000 + number}
-        kept, fresh = (
-            run(engine, turn(number, session=name, ids=ids, **sampling)) for name in ("kept", f"fresh{number}")
-        )
+        request = turn(number, session="kept", ids=ids, seed=1000 + number, max_new_tokens=9)
+        kept, fresh = run(engine, request), run(restarted, request)
         assert same(kept, fresh)
+        assert fresh[0].cached_tokens == 0
+        asyncio.run(restarted.end_session("kept"))
         cached.append(kept[0].cached_tokens)
         ids += kept[0].ids + prompt(50 + number, 7 + 3 * number)
     # Everything but the last token of each earlier prompt: 21, then 9 sampled and 7, 10, 13, 16 new ones a turn.
     assert cached == [0, 20, 36, 55, 77]
+
+
+def test_a_copied_beginning_gives_the_same_bits_as_a_prefilled_one(engine):
+    shared = prompt(1, 70)
+    group = [turn(n, ids=shared if n < 4 else shared[:61] + prompt(n, n), max_new_tokens=12) for n in range(8)]
+    alone = []
+    for request in group:
+        alone += run(engine, request)
+        asyncio.run(engine.end_session(request.session))
+    before = engine.stats()
+    together = run(engine, *group)
+    after = engine.stats()
+    assert same(alone, together)
+    assert [result.cached_tokens for result in alone] == [0] * 8
+    assert sorted(result.cached_tokens for result in together) == [0, *[61] * 4, *[69] * 3]
+    # The beginning is prefilled once, then the last tokens of the four that depart from it: 3 to 6 of them.
+    assert after["prefilled_tokens"] - before["prefilled_tokens"] == 69 + 3 + 4 + 5 + 6
+    assert after["copied_tokens"] - before["copied_tokens"] == 3 * 69 + 4 * 61
+
+
+def test_a_beginning_is_copied_from_a_session_that_waits(engine):
+    (first,) = run(engine, turn(1, session="first", length=70))
+    (second,) = run(engine, turn(2, session="second", ids=prompt(1, 70) + prompt(2, 9)))
+    assert (first.cached_tokens, second.cached_tokens) == (0, 69)
+
+
+def test_who_waits_for_a_beginning_goes_on_when_the_other_is_cancelled(engine):
+    (alone,) = run(engine, turn(2, ids=prompt(1, 190)))
+    asyncio.run(engine.end_session("session-2"))
+
+    async def cancel_the_first():
+        first, second = (
+            asyncio.create_task(engine.generate(turn(n, session=f"w{n}", ids=prompt(1, 190)))) for n in (1, 2)
+        )
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert same([alone], [asyncio.run(cancel_the_first())])
+
+
+def test_a_session_that_waits_for_its_environment_holds_up_no_other(engine):
+    (first,) = run(engine, turn(1, session="waits", length=60))
+
+    async def others():
+        async def episode(number):
+            ids = prompt(number, 30)
+            for step in range(4):
+                result = await engine.generate(turn(10 * number + step, session=f"other-{number}", ids=ids))
+                ids += result.ids + prompt(step, 5)
+            return len(ids)
+
+        return await asyncio.gather(*(episode(number) for number in range(2, 18)))
+
+    assert asyncio.run(others()) == [30 + 4 * 15] * 16
+    (second,) = run(engine, turn(3, session="waits", ids=prompt(1, 60) + first.ids + prompt(5, 8)))
+    assert second.cached_tokens == 59
 
 
 def test_the_same_seed_repeats_and_another_differs(engine):

@@ -32,6 +32,7 @@ MODEL = ModelConfig(
         ("decode_steps", True),
         ("prefill_chunk", 9),
         ("decode_rows", 12),
+        ("keep_sampled", 1),
     ],
 )
 def test_engine_config_names_the_field_that_is_wrong(field, value):
