@@ -1,0 +1,114 @@
+"""What every side generates: sizes of the model, prompts, observations. Needs the standard library only.
+
+The model is a Qwen2 of 8.0M parameters with random weights. Nothing stops early, so that every side makes the same
+number of tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+
+VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN = 8192, 256, 6, 4, 2, 64, 1024
+ROPE_THETA, RMS_EPS = 10_000.0, 1e-6
+PAD, EOS, BOS, FIRST_WORD = 0, 1, 2, 8
+OBSERVATION, ANSWER = 60, 24  # tokens of a turn
+PROMPT, NEW = 128, 128  # tokens of a single-turn request
+
+
+def words(*key: int, count: int) -> list[int]:
+    """Returns random ids that follow from the key."""
+    rng = random.Random(str(key))
+    return [rng.randrange(FIRST_WORD, VOCAB) for _ in range(count)]
+
+
+def play(
+    episodes: int, turns: int, generate: Callable[[list[list[int]], int, int], list[list[int]]], first: int = 0
+) -> list[float]:
+    """Plays episodes turn by turn; returns the CPU-seconds of all threads that each turn took.
+
+    Args:
+      episodes: all of them take a turn at the same time.
+      turns: of each.
+      generate: (contexts, new tokens, number of the turn) -> the new tokens of each.
+      first: number of the first episode.
+    """
+    contexts: list[list[int]] = [[] for _ in range(episodes)]
+    spent = []
+    for turn in range(turns):
+        contexts = [ids + words(first + n, turn, count=OBSERVATION) for n, ids in enumerate(contexts)]
+        began = time.process_time()
+        answers = generate(contexts, ANSWER, turn)
+        spent.append(time.process_time() - began)
+        if [len(answer) for answer in answers] != [ANSWER] * episodes:
+            raise SystemExit(f"answers of {[len(answer) for answer in answers]} tokens instead of {ANSWER}")
+        contexts = [ids + [int(token) for token in answer] for ids, answer in zip(contexts, answers, strict=True)]
+    return spent
+
+
+def single(batch: int, generate: Callable[[list[list[int]], int, int], list[list[int]]], number: int) -> float:
+    """Answers `batch` prompts once; returns CPU-seconds."""
+    prompts = [words(number, n, count=PROMPT) for n in range(batch)]
+    began = time.process_time()
+    answers = generate(prompts, NEW, number)
+    spent = time.process_time() - began
+    if [len(answer) for answer in answers] != [NEW] * batch:
+        raise SystemExit(f"answers of {[len(answer) for answer in answers]} tokens instead of {NEW}")
+    return spent
+
+
+def arguments(text: str | None) -> argparse.Namespace:
+    """Reads a side's flags and pins the process to one core, before a numerical library starts its threads."""
+    parser = argparse.ArgumentParser(description=text)
+    parser.add_argument("--episodes", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=12, help="0 leaves the multi-turn part out")
+    parser.add_argument("--batches", default="8,16,32", help="empty leaves the single-turn part out")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--mode", default="", help="of sage_jax: how it keeps contexts")
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {args.core})
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+    return args
+
+
+def measure(
+    args: argparse.Namespace,
+    generate: Callable[[list[list[int]], int, int], list[list[int]]],
+    *,
+    compiled: bool,
+    after: Callable[[], None] = lambda: None,
+) -> dict:
+    """Runs both parts; returns the least CPU-seconds of each turn and of each batch.
+
+    Args:
+      args: of `arguments`.
+      generate: the side's.
+      compiled: whether the side compiles at its first call of a shape, so that one more run must come before.
+      after: called after every run, untimed.
+    """
+    runs = []
+    for number in range((args.repeats + compiled) if args.turns else 0):
+        runs.append(play(args.episodes, args.turns, generate, first=1000 * number))
+        after()
+    found: dict = {"turns": [min(column) for column in zip(*runs[1 if compiled else 0 :], strict=True)], "batches": {}}
+    for batch in map(int, filter(None, args.batches.split(","))):
+        spent = []
+        for number in range(args.repeats + compiled):
+            spent.append(single(batch, generate, number))
+            after()
+        found["batches"][batch] = min(spent[1 if compiled else 0 :])
+    return found
+
+
+def report(side: str, version: str, found: dict) -> None:
+    """Prints the JSON line that benchmarks/rollout.py reads."""
+    print("RESULT " + json.dumps({"side": side, "version": version, **found}))
+    sys.stdout.flush()
