@@ -13,6 +13,7 @@ from sage_jax.benchmarks import BENCHMARKS, Benchmark
 from sage_jax.benchmarks.alfworld import AlfworldSettings
 from sage_jax.config import setting
 from sage_jax.data.tasks import SOURCES, cache_folder
+from sage_jax.skills import RETRIEVERS
 
 METHODS = ("grpo", "skillmaster")
 OUTCOMES = ("success", "score")
@@ -63,7 +64,7 @@ class SkillSettings(config.Settings):
     """The bank and what an edit is worth."""
 
     bank: str = setting("", "skill file (SkillRL JSON) to start from; empty starts with an empty bank", free=True)
-    retrieval: str = setting("template", "how skills are chosen", choices=("template", "bm25", "none"))
+    retrieval: str = setting("template", "how skills are chosen", choices=tuple(RETRIEVERS))
     retrieval_top_k: int = setting(13, "general skills shown at most", low=0)
     retrieval_category: int = setting(0, "skills of the task's category shown at most; 0 shows all", low=0)
     retrieval_mistakes: int = setting(5, "common mistakes shown at most", low=0)
@@ -72,6 +73,7 @@ class SkillSettings(config.Settings):
     accept_limit: int = setting(0, "most edits of a family that enter the bank in a round, the best; 0: all", low=0)
     utility: bool = setting(True, "reward an edit by probe episodes; off leaves the shaping of the call's form")
     probes: int = setting(4, "K, probe tasks of an edit", low=1)
+    probe_topic: bool = setting(False, "probe first on tasks about the same thing as the edit's own")
     sign_weight: float = setting(0.3, "c, weight of the count of better minus worse probes", low=0)
     clip_utility: bool = setting(False, "take max(0, U), as the released code does")
 

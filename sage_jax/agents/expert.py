@@ -12,6 +12,7 @@ import random
 import re
 
 from sage_jax.errors import DataError
+from sage_jax.skills import GENERAL
 
 _GOALS = (
     (r"look at (?P<obj>\w+) under the (?P<dest>\w+)", "look"),
@@ -197,9 +198,9 @@ class HouseholdExpert:
         raise DataError(f"the room has no {kind}, which the goal {self.goal} needs")
 
 
-def hint_skill(kind: str) -> tuple[str, str]:
-    """Returns (title, principle) of the skill that says to start a search at one type of receptacle."""
-    return f"{kind} first", f"start at {kind}"
+def hint_skill(kind: str, thing: str = "") -> tuple[str, str]:
+    """Returns (title, principle) of the skill that says to start a search (for `thing`) at a type of receptacle."""
+    return (f"{thing} at {kind}", f"for {thing} start at {kind}") if thing else (f"{kind} first", f"start at {kind}")
 
 
 class HouseholdDemonstrator:
@@ -209,9 +210,9 @@ class HouseholdDemonstrator:
         """Draws the hints. Raises DataError when the observation is no room with a task."""
         types = sorted({thing.split()[0] for thing in list_things(observation.partition("Your task")[0])})
         hints = rng.sample(types, min(rng.choice((0, 0, 1, 2)), len(types)))
-        self.skills = [hint_skill(kind) for kind in hints]
-        self._expert = HouseholdExpert(observation, " ".join(principle for _, principle in self.skills), rng)
-        self._family, self._rng = family, rng
+        self._expert = HouseholdExpert(observation, " ".join(hint_skill(kind)[1] for kind in hints), rng)
+        self.skills = [hint_skill(kind, self._expert.goal.obj) for kind in hints]
+        self._rng = rng
 
     def act(self, observation: str) -> tuple[str, str]:
         """Returns the thought and the next action."""
@@ -219,13 +220,21 @@ class HouseholdDemonstrator:
 
     def review(self) -> tuple[str, dict]:
         """Returns the thought and the tool call of the review turn."""
-        return expert_review(self._expert, self._family, self._rng)
+        return expert_review(self._expert, GENERAL, self._rng, by_thing=True)
 
 
-def expert_review(expert: HouseholdExpert, family: str, rng: random.Random) -> tuple[str, dict]:
+def expert_review(
+    expert: HouseholdExpert, category: str, rng: random.Random, *, by_thing: bool = False
+) -> tuple[str, dict]:
     """Returns the thought and the tool call of the review turn, made from what the episode showed.
 
     A hint that led to the target is kept; one that did not is replaced, or another is proposed beside it.
+
+    Args:
+      expert: after the episode.
+      category: of a proposed skill.
+      rng: draws between replacing and proposing.
+      by_thing: write skills for the thing that was looked for, not for any search.
     """
     keep = {"name": "keep_skill", "arguments": {"reason": "nothing new"}}
     if not expert.found_in:
@@ -238,10 +247,11 @@ def expert_review(expert: HouseholdExpert, family: str, rng: random.Random) -> t
         return f"{thought} skill known .", keep
     if expert.hint is None and rng.random() < 0.2:
         return thought, keep
-    title, principle = hint_skill(found)
-    arguments = {"title": title, "principle": principle, "when_to_apply": "to search"}
+    thing = expert.goal.obj if by_thing else ""
+    title, principle = hint_skill(found, thing)
+    arguments = {"title": title, "principle": principle, "when_to_apply": f"for {thing}" if thing else "to search"}
     if expert.hint and rng.random() < 0.5:
-        arguments = {"skill_id": hint_skill(expert.hint)[0], **arguments, "reason": f"found at {found}"}
+        arguments = {"skill_id": hint_skill(expert.hint, thing)[0], **arguments, "reason": f"found at {found}"}
         return f"{thought} not at {expert.hint} .", {"name": "update_skill", "arguments": arguments}
-    arguments = {"category": family, **arguments, "evidence": f"found at {found}"}
+    arguments = {"category": category, **arguments, "evidence": f"found at {found}"}
     return thought, {"name": "propose_skill", "arguments": arguments}

@@ -142,5 +142,6 @@ def _task(root: pathlib.Path, split: str, kind: str, trial: str) -> Task:
         benchmark=BENCHMARK,
         split=split,
         family=kind.partition("-")[0],
-        payload={"root": os.fspath(root), "game": f"{split}/{kind}/{trial}/game.tw-pddl"},
+        # A folder is named <family>-<object>-<movable>-<receptacle>-<scene>.
+        payload={"root": os.fspath(root), "game": f"{split}/{kind}/{trial}/game.tw-pddl", "topic": kind.split("-")[1]},
     )

@@ -110,7 +110,13 @@ async def measure_utilities(
         ProbeRequest(
             name=str(review.index),
             edited=review.outcome.bank.fingerprint,
-            probes=select_probes(trajectories[review.index].task, train_tasks, k=config.probes, seed=settings.seed),
+            probes=select_probes(
+                trajectories[review.index].task,
+                train_tasks,
+                k=config.probes,
+                seed=settings.seed,
+                by_topic=settings.skills.probe_topic,
+            ),
         )
         for review in edits
     ]

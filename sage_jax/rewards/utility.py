@@ -46,11 +46,14 @@ class UtilityConfig:
             raise ConfigError(f"utility sign_weight is {self.sign_weight}, expected 0 or more")
 
 
-def select_probes(task: Task, train_tasks: Sequence[Task], *, k: int, seed: int) -> tuple[Task, ...]:
+def select_probes(
+    task: Task, train_tasks: Sequence[Task], *, k: int, seed: int, by_topic: bool = False
+) -> tuple[Task, ...]:
     """Returns the probe tasks of `task`: of its benchmark and family, from the train split, never `task` itself.
 
     The choice depends on (seed, task id) and on the set of candidates, so all rollouts of a task share their probes.
-    A family with fewer than `k` other train tasks gives what it has.
+    A family with fewer than `k` other train tasks gives what it has. `by_topic` takes tasks with the same payload
+    "topic" before others: an edit about one kind of object shows what it does where that object is looked for.
 
     Raises:
       RewardError: there is no candidate at all.
@@ -63,7 +66,10 @@ def select_probes(task: Task, train_tasks: Sequence[Task], *, k: int, seed: int)
         )
     candidates = [family[name] for name in sorted(family)]
     order = numpy_rng(seed, "probe_tasks", task.id).permutation(len(candidates))
-    return tuple(candidates[i] for i in order[:k])
+    shuffled = [candidates[i] for i in order]
+    if by_topic and (topic := task.payload.get("topic")):
+        shuffled.sort(key=lambda other: other.payload.get("topic") != topic)  # stable: the shuffle stays within each
+    return tuple(shuffled[:k])
 
 
 def _is_candidate(other: Task, task: Task) -> bool:

@@ -2,7 +2,7 @@
 
 `template` is what SkillRL and SkillMaster released: the first general skills, all of the task's category, some common
 mistakes. `bm25` ranks each of the three by the words it shares with the task; it stands where the papers use an
-embedding model.
+embedding model. `condition` shows the skills whose when_to_apply shares a word with the task, and no others.
 """
 
 from __future__ import annotations
@@ -73,10 +73,21 @@ def _bm25(bank: SkillBank, task_text: str, category: str, config: RetrievalConfi
     )
 
 
+def _condition(bank: SkillBank, task_text: str, category: str, config: RetrievalConfig) -> tuple[Skill, ...]:
+    words = set(_words(task_text))
+    fits = [skill for skill in bank if words & set(_words(skill.when_to_apply))]
+    return (
+        *[s for s in fits if s.category == GENERAL][: config.top_k],
+        *[s for s in fits if s.category == category][: config.category_limit],
+        *[s for s in fits if s.category == MISTAKE][: config.mistakes],
+    )
+
+
 RETRIEVERS: dict[str, Callable[[SkillBank, str, str, RetrievalConfig], tuple[Skill, ...]]] = {
     "none": _none,
     "template": _template,
     "bm25": _bm25,
+    "condition": _condition,
 }
 
 
