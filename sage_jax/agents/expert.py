@@ -12,7 +12,6 @@ import random
 import re
 
 from sage_jax.errors import DataError
-from sage_jax.skills import GENERAL
 
 _GOALS = (
     (r"look at (?P<obj>\w+) under the (?P<dest>\w+)", "look"),
@@ -200,7 +199,7 @@ class HouseholdExpert:
 
 def hint_skill(kind: str, thing: str = "") -> tuple[str, str]:
     """Returns (title, principle) of the skill that says to start a search (for `thing`) at a type of receptacle."""
-    return (f"{thing} at {kind}", f"for {thing} start at {kind}") if thing else (f"{kind} first", f"start at {kind}")
+    return (f"{thing} at {kind}", f"need {thing} start at {kind}") if thing else (f"{kind} first", f"start at {kind}")
 
 
 class HouseholdDemonstrator:
@@ -212,7 +211,7 @@ class HouseholdDemonstrator:
         hints = rng.sample(types, min(rng.choice((0, 0, 1, 2)), len(types)))
         self._expert = HouseholdExpert(observation, " ".join(hint_skill(kind)[1] for kind in hints), rng)
         self.skills = [hint_skill(kind, self._expert.goal.obj) for kind in hints]
-        self._rng = rng
+        self._family, self._rng = family, rng
 
     def act(self, observation: str) -> tuple[str, str]:
         """Returns the thought and the next action."""
@@ -220,11 +219,11 @@ class HouseholdDemonstrator:
 
     def review(self) -> tuple[str, dict]:
         """Returns the thought and the tool call of the review turn."""
-        return expert_review(self._expert, GENERAL, self._rng, by_thing=True)
+        return expert_review(self._expert, self._family, self._rng, by_thing=True)
 
 
 def expert_review(
-    expert: HouseholdExpert, category: str, rng: random.Random, *, by_thing: bool = False
+    expert: HouseholdExpert, family: str, rng: random.Random, *, by_thing: bool = False
 ) -> tuple[str, dict]:
     """Returns the thought and the tool call of the review turn, made from what the episode showed.
 
@@ -232,7 +231,7 @@ def expert_review(
 
     Args:
       expert: after the episode.
-      category: of a proposed skill.
+      family: of the task, the category of a proposed skill.
       rng: draws between replacing and proposing.
       by_thing: write skills for the thing that was looked for, not for any search.
     """
@@ -249,9 +248,9 @@ def expert_review(
         return thought, keep
     thing = expert.goal.obj if by_thing else ""
     title, principle = hint_skill(found, thing)
-    arguments = {"title": title, "principle": principle, "when_to_apply": f"for {thing}" if thing else "to search"}
+    arguments = {"title": title, "principle": principle, "when_to_apply": f"to search {thing}".strip()}
     if expert.hint and rng.random() < 0.5:
         arguments = {"skill_id": hint_skill(expert.hint, thing)[0], **arguments, "reason": f"found at {found}"}
         return f"{thought} not at {expert.hint} .", {"name": "update_skill", "arguments": arguments}
-    arguments = {"category": category, **arguments, "evidence": f"found at {found}"}
+    arguments = {"category": family, **arguments, "evidence": f"found at {found}"}
     return thought, {"name": "propose_skill", "arguments": arguments}

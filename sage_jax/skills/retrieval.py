@@ -2,7 +2,8 @@
 
 `template` is what SkillRL and SkillMaster released: the first general skills, all of the task's category, some common
 mistakes. `bm25` ranks each of the three by the words it shares with the task; it stands where the papers use an
-embedding model. `condition` shows the skills whose when_to_apply shares a word with the task, and no others.
+embedding model. `condition` shows the skills of any category whose when_to_apply shares a word with
+the task, and no others.
 """
 
 from __future__ import annotations
@@ -75,12 +76,7 @@ def _bm25(bank: SkillBank, task_text: str, category: str, config: RetrievalConfi
 
 def _condition(bank: SkillBank, task_text: str, category: str, config: RetrievalConfig) -> tuple[Skill, ...]:
     words = set(_words(task_text))
-    fits = [skill for skill in bank if words & set(_words(skill.when_to_apply))]
-    return (
-        *[s for s in fits if s.category == GENERAL][: config.top_k],
-        *[s for s in fits if s.category == category][: config.category_limit],
-        *[s for s in fits if s.category == MISTAKE][: config.mistakes],
-    )
+    return tuple(skill for skill in bank if words & set(_words(skill.when_to_apply)))[: config.top_k]
 
 
 RETRIEVERS: dict[str, Callable[[SkillBank, str, str, RetrievalConfig], tuple[Skill, ...]]] = {
