@@ -48,6 +48,11 @@ def parse_goal(task: str) -> Goal:
     raise DataError(f"task sentence {task!r} is none of the six ALFWorld families")
 
 
+def goal_of(first_observation: str) -> Goal:
+    """Reads the goal that an episode's first observation ends with; DataError when it has none."""
+    return parse_goal(first_observation.partition("Your task is to:")[2])
+
+
 def list_things(text: str) -> list[str]:
     """Returns the "name number" pairs that an observation lists, in its order."""
     return _THING.findall(text.lower())
@@ -67,9 +72,8 @@ class HouseholdExpert:
     """
 
     def __init__(self, first_observation: str, skills: str, rng: random.Random):
-        room, _, task = first_observation.partition("Your task is to:")
-        self.goal = parse_goal(task)
-        self.receptacles = list_things(room)
+        self.goal = goal_of(first_observation)
+        self.receptacles = list_things(first_observation.partition("Your task is to:")[0])
         if not self.receptacles:
             raise DataError(f"no receptacles in the first observation {first_observation[:200]!r}")
         self.found_in: list[str] = []  # receptacle types that held the target, for the review
@@ -197,9 +201,9 @@ class HouseholdExpert:
         raise DataError(f"the room has no {kind}, which the goal {self.goal} needs")
 
 
-def hint_skill(kind: str, thing: str = "") -> tuple[str, str]:
-    """Returns (title, principle) of the skill that says to start a search (for `thing`) at a type of receptacle."""
-    return (f"{thing} at {kind}", f"need {thing} start at {kind}") if thing else (f"{kind} first", f"start at {kind}")
+def hint_skill(thing: str, kind: str) -> tuple[str, str]:
+    """Returns (title, principle) of the skill that says to start a search for `thing` at a type of receptacle."""
+    return f"{thing} at {kind}", f"need {thing} start at {kind}"
 
 
 class HouseholdDemonstrator:
@@ -209,8 +213,9 @@ class HouseholdDemonstrator:
         """Draws the hints. Raises DataError when the observation is no room with a task."""
         types = sorted({thing.split()[0] for thing in list_things(observation.partition("Your task")[0])})
         hints = rng.sample(types, min(rng.choice((0, 0, 1, 2)), len(types)))
-        self._expert = HouseholdExpert(observation, " ".join(hint_skill(kind)[1] for kind in hints), rng)
-        self.skills = [hint_skill(kind, self._expert.goal.obj) for kind in hints]
+        thing = goal_of(observation).obj
+        self.skills = [hint_skill(thing, kind) for kind in hints]
+        self._expert = HouseholdExpert(observation, " ".join(principle for _, principle in self.skills), rng)
         self._family, self._rng = family, rng
 
     def act(self, observation: str) -> tuple[str, str]:
@@ -219,21 +224,13 @@ class HouseholdDemonstrator:
 
     def review(self) -> tuple[str, dict]:
         """Returns the thought and the tool call of the review turn."""
-        return expert_review(self._expert, self._family, self._rng, by_thing=True)
+        return expert_review(self._expert, self._family, self._rng)
 
 
-def expert_review(
-    expert: HouseholdExpert, family: str, rng: random.Random, *, by_thing: bool = False
-) -> tuple[str, dict]:
+def expert_review(expert: HouseholdExpert, family: str, rng: random.Random) -> tuple[str, dict]:
     """Returns the thought and the tool call of the review turn, made from what the episode showed.
 
     A hint that led to the target is kept; one that did not is replaced, or another is proposed beside it.
-
-    Args:
-      expert: after the episode.
-      family: of the task, the category of a proposed skill.
-      rng: draws between replacing and proposing.
-      by_thing: write skills for the thing that was looked for, not for any search.
     """
     keep = {"name": "keep_skill", "arguments": {"reason": "nothing new"}}
     if not expert.found_in:
@@ -246,11 +243,11 @@ def expert_review(
         return f"{thought} skill known .", keep
     if expert.hint is None and rng.random() < 0.2:
         return thought, keep
-    thing = expert.goal.obj if by_thing else ""
-    title, principle = hint_skill(found, thing)
-    arguments = {"title": title, "principle": principle, "when_to_apply": f"to search {thing}".strip()}
+    thing = expert.goal.obj
+    title, principle = hint_skill(thing, found)
+    arguments = {"title": title, "principle": principle, "when_to_apply": f"to search {thing}"}
     if expert.hint and rng.random() < 0.5:
-        arguments = {"skill_id": hint_skill(expert.hint, thing)[0], **arguments, "reason": f"found at {found}"}
+        arguments = {"skill_id": hint_skill(thing, expert.hint)[0], **arguments, "reason": f"found at {found}"}
         return f"{thought} not at {expert.hint} .", {"name": "update_skill", "arguments": arguments}
     arguments = {"category": family, **arguments, "evidence": f"found at {found}"}
     return thought, {"name": "propose_skill", "arguments": arguments}

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from sage_jax.agents.chat import act_text, opening_message, review_message, review_text
-from sage_jax.agents.expert import HouseholdExpert, expert_review, hint_skill
+from sage_jax.agents.expert import HouseholdExpert, expert_review, goal_of, hint_skill
 from sage_jax.data import household
 from sage_jax.data.sft import Message
 
@@ -24,7 +24,8 @@ def household_trace(
     types = [name.split()[0] for name in room.receptacles]
     count = rng.choice((0, 0, 1, 1, 2, 3))
     hints = [rng.choice(types if rng.random() < 0.7 else household.RECEPTACLES) for _ in range(count)]
-    skills = [hint_skill(kind) for kind in dict.fromkeys(hints)]
+    thing = goal_of(room.first_observation).obj
+    skills = [hint_skill(thing, kind) for kind in dict.fromkeys(hints)]
     opening = opening_message(room.first_observation, skills)
     expert = HouseholdExpert(room.first_observation, " ".join(text for _, text in skills), rng)
     messages: list[Message] = [("user", opening, False)]
