@@ -8,18 +8,20 @@ from sage_jax.settings import RunSettings
 SCALES = ("local", "smoke", "smollm2", "paper")
 
 LOCAL: dict[str, Any] = dict(
-    max_steps=20,
+    habit=0.9,
+    max_steps=14,
     rounds=24,
-    tasks_per_round=6,
+    tasks_per_round=12,
     group_size=8,
     advantage_eps=1.0,  # at 1e-6 a group without a win blows the prices of act_shaping up: docs/results.md
     kl_coef=0.0,
     lr=3e-4,
+    lr_schedule="cosine",
     lr_warmup=3,
-    sft_lr=3e-4,
+    sft_lr=1e-4,
     sft_episodes=48,
     sft_epochs=1,
-    min_micro=12,
+    min_micro=24,
     capacity_multiple=4096,
 )
 SMOKE: dict[str, Any] = LOCAL | dict(

@@ -7,13 +7,14 @@
 
 paper reproduces the ALFWorld column of the paper's main table: 98.7 % success over all families (GRPO: 77.6 %) with
 Qwen2.5-7B-Instruct, 8 tasks x 8 rollouts a step, 300 steps; it needs an SFT start and accelerators.
-local is a twin: generated games (rooms of at most 12 receptacles, 20 steps) and a model of 0.9M parameters.
+local is a twin: generated games (rooms of at most 12 receptacles, 14 steps, a world with habits) and a model of 0.9M
+parameters; a skill is about one kind of object, and is shown and probed where that object is looked for.
 """
 
 from configs.alfworld_common import SCALES, make_config
 
-LOCAL = dict(method="skillmaster", probes=2)
-SMOKE = dict(method="skillmaster", probes=1)
+LOCAL = dict(method="skillmaster", retrieval="condition", probes=2, probe_topic=True)
+SMOKE = LOCAL | dict(probes=1)
 SMOLLM2 = dict(method="skillmaster", probes=1)
 PAPER = dict(
     method="skillmaster",

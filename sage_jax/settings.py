@@ -70,7 +70,6 @@ class SkillSettings(config.Settings):
     retrieval_mistakes: int = setting(5, "common mistakes shown at most", low=0)
     mutate: str = setting("train", "whether training edits reach the bank", choices=("never", "train"))
     accept: str = setting("utility>0", "which edits enter the bank", choices=("always", "utility>0"))
-    accept_limit: int = setting(0, "most edits of a family that enter the bank in a round, the best; 0: all", low=0)
     utility: bool = setting(True, "reward an edit by probe episodes; off leaves the shaping of the call's form")
     probes: int = setting(4, "K, probe tasks of an edit", low=1)
     probe_topic: bool = setting(False, "probe first on tasks about the same thing as the edit's own")

@@ -12,7 +12,6 @@ different edits share B, identical edits share B'), with common random numbers f
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -74,7 +73,7 @@ async def play_round(
     trajectories, advantage_metrics = assign_advantages(trajectories, settings)
     metrics |= advantage_metrics | review_metrics(trajectories, reviews, utilities)
     if settings.skills.mutate == "train":
-        bank = accept_edits(bank, reviews, utilities, settings.skills.accept, settings.skills.accept_limit)
+        bank = accept_edits(bank, reviews, utilities, settings.skills.accept)
     metrics |= {"bank/size": float(len(bank)), "bank/version": float(bank.version)}
     return Round(tuple(trajectories), bank, metrics)
 
@@ -179,7 +178,6 @@ def accept_edits(
     reviews: Sequence[Review],
     utilities: Mapping[int, RewardResult],
     accept: str,
-    limit: int = 0,
 ) -> SkillBank:
     """Applies the round's edits to the bank, best worth first.
 
@@ -192,8 +190,6 @@ def accept_edits(
       reviews: of the round.
       utilities: by trajectory index.
       accept: "always", or "utility>0" for edits that are worth more than zero.
-      limit: most edits of one task family. The utilities of a round are all measured against the same bank and do not
-        add up; 1 takes the best alone. 0 sets no limit.
     """
     edits = [review for review in reviews if review.outcome.kind.changes_bank]
     measured: dict[str, list[float]] = {}
@@ -203,19 +199,16 @@ def accept_edits(
             measured.setdefault(review.outcome.bank.fingerprint, []).append(value)
     worth = {review.index: np.mean(measured.get(review.outcome.bank.fingerprint, [-np.inf])) for review in edits}
     updated: set[str] = set()
-    entered: collections.Counter[str] = collections.Counter()
     for review in sorted(edits, key=lambda review: (-worth[review.index], review.index)):
         if accept != "always" and worth[review.index] <= 0:
             break
-        if review.outcome.skill_id in updated or (limit and entered[review.family] >= limit):
+        if review.outcome.skill_id in updated:
             continue
         if review.outcome.kind is EditKind.UPDATED:
             updated.add(review.outcome.skill_id)
         value = float(worth[review.index])
         provenance = dataclasses.replace(review.provenance, utility=value if np.isfinite(value) else None)
-        after = apply_edit(bank, review.parse.call, task_category=review.family, provenance=provenance).bank
-        entered[review.family] += after.version > bank.version
-        bank = after
+        bank = apply_edit(bank, review.parse.call, task_category=review.family, provenance=provenance).bank
     return bank
 
 

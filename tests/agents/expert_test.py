@@ -9,6 +9,7 @@ from sage_jax.agents.expert import (
     Goal,
     HouseholdExpert,
     expert_review,
+    goal_of,
     hint_skill,
     hinted_types,
     list_things,
@@ -54,7 +55,7 @@ def test_lists_and_hints_are_read():
     assert list_things(text) == ["mug 2", "alarmclock 1", "cd 12"]
     assert list_things("On the desk 1, you see nothing.") == []
     assert hinted_types("Start at fridge. never start at desk") == ["fridge", "desk"]
-    assert hinted_types(" ".join(hint_skill("safe"))) == ["safe"]
+    assert hinted_types(" ".join(hint_skill("mug", "safe"))) == ["safe"]
 
 
 def play(room, expert, *, max_steps, noise=0.0, rng=None):
@@ -173,7 +174,8 @@ def reviewed(hints, seed):
     room = Household(rng)
     kinds = sorted({name.split()[0] for name in room.receptacles})
     bank = SkillBank()
-    for title, principle in dict.fromkeys(hint_skill(rng.choice(kinds)) for _ in range(hints)):
+    thing = goal_of(room.first_observation).obj
+    for title, principle in dict.fromkeys(hint_skill(thing, rng.choice(kinds)) for _ in range(hints)):
         bank = bank.add(category="general", title=title, principle=principle)
     expert = HouseholdExpert(room.first_observation, " ".join(skill.principle for skill in bank), rng)
     assert play(room, expert, max_steps=60)
@@ -196,7 +198,8 @@ def test_reviews_do_to_the_bank_what_they_say(hints):
             assert outcome.kind is EditKind.KEPT
         if outcome.kind.changes_bank:
             written = outcome.bank.get(outcome.skill_id)
-            assert (written.title, written.principle) == hint_skill(found)
+            assert (written.title, written.principle) == hint_skill(expert.goal.obj, found)
+            assert written.when_to_apply == f"to search {expert.goal.obj}"
             assert hinted_types(written.principle) == [found]
     assert kinds == {EditKind.ADDED, EditKind.KEPT} | ({EditKind.UPDATED} if hints else set())
 

@@ -96,7 +96,7 @@ def test_traces_are_well_formed_and_noise_is_not_trained_on():
             if "<tool_call>" in text:
                 parse = parse_review(text)
                 family = messages[place - 1][1].partition("family ")[2].split()[0]
-                skills = re.findall(r"skill (\w+ first) : (start at \w+)", messages[0][1])
+                skills = re.findall(r"skill (\w+ at \w+) : (need \w+ start at \w+)", messages[0][1])
                 bank = SkillBank()
                 for title, principle in skills:
                     bank = bank.add(category="general", title=title, principle=principle)

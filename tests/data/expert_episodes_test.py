@@ -81,7 +81,7 @@ def test_the_review_names_the_family_the_skills_and_calls_a_tool(episodes, house
         assert f"family {household_games[number % 6].family} ." in messages[-2][1]
         skills = messages[0][1].count("skill ")
         titles = messages[-2][1].partition("skills ")[2].partition(" .")[0]
-        assert titles.count(" first") == skills
+        assert titles.count(" at ") == skills
         assert skills or titles == "none"
         hinted += skills > 0
     assert 4 < hinted < 20

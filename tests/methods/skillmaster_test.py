@@ -141,11 +141,6 @@ def test_without_utilities_edits_come_in_the_order_of_the_episodes(edits):
     assert len(accept_edits(SkillBank(), edits[0], {}, "utility>0")) == 0
 
 
-def test_a_limit_takes_the_best_edits_of_a_family(edits):
-    assert titles(accept_edits(SkillBank(), *edits, "utility>0", limit=1)) == ["c"]
-    assert titles(accept_edits(SkillBank(), *edits, "always", limit=3)) == ["c", "a", "b"]
-
-
 def test_the_same_edit_of_two_reviews_is_worth_the_mean_of_both(make_trajectory):
     trajectories = [make_trajectory(f"g{i}", [0.0], text=propose(title)) for i, title in enumerate("aab")]
     reviews = read_reviews(trajectories, SkillBank(), 0)

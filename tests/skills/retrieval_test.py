@@ -37,7 +37,7 @@ def test_template_takes_the_first_general_all_of_the_category_and_some_mistakes(
     assert _ids(_bank(), category="slice", top_k=1, mistakes=0) == ["gen_1"]
 
 
-@pytest.mark.parametrize("method", ["none", "template", "bm25"])
+@pytest.mark.parametrize("method", ["none", "template", "bm25", "condition"])
 def test_an_empty_bank_gives_nothing(method):
     assert _ids(SkillBank(), method=method) == []
 
@@ -56,6 +56,17 @@ def _worded(texts, category=GENERAL):
 def test_bm25_takes_what_shares_words_with_the_task():
     bank = _worded(["open every drawer", "heat the mug in the microwave", "clean a plate", "a hot mug is heated"])
     assert _ids(bank, "put a hot mug in the cabinet", method="bm25", top_k=2) == ["gen_4", "gen_2"]
+
+
+def test_condition_takes_what_applies_and_nothing_else():
+    bank = SkillBank()
+    for thing in ("mug", "apple", "hot mug"):
+        bank = bank.add(category="heat", title=f"{thing} at mug", principle=thing, when_to_apply=f"to search {thing}")
+    bank = bank.add(category="general", title="look", principle="look at the mug", when_to_apply="")
+    words = dict(category="cool", method="condition")  # the category does not matter
+    assert _ids(bank, "put a mug in the cabinet", **words) == ["task_1", "task_3"]
+    assert _ids(bank, "put a mug in the cabinet", **words, top_k=1) == ["task_1"]
+    assert _ids(bank, "put a spoon in the cabinet", **words) == []
 
 
 def test_bm25_limits_each_kind():
