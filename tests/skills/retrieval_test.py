@@ -63,7 +63,7 @@ def test_condition_takes_what_applies_and_nothing_else():
     for thing in ("mug", "apple", "hot mug"):
         bank = bank.add(category="heat", title=f"{thing} at mug", principle=thing, when_to_apply=f"to search {thing}")
     bank = bank.add(category="general", title="look", principle="look at the mug", when_to_apply="")
-    words = dict(category="cool", method="condition")  # the category does not matter
+    words = {"category": "cool", "method": "condition"}  # the category does not matter
     assert _ids(bank, "put a mug in the cabinet", **words) == ["task_1", "task_3"]
     assert _ids(bank, "put a mug in the cabinet", **words, top_k=1) == ["task_1"]
     assert _ids(bank, "put a spoon in the cabinet", **words) == []
