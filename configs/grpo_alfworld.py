@@ -8,15 +8,16 @@
 paper reproduces the GRPO row of SkillMaster's main table (arXiv 2605.08693): 77.6 % success over all families with
 Qwen2.5-7B-Instruct, 8 tasks x 8 rollouts a step, 300 steps; it needs accelerators.
 Model, games, cold start, rollouts a round, prices of act turns and optimizer are those of skillmaster_alfworld.py at
-the same scale. SkillMaster also plays probe episodes (utility/probe_run in its metrics): for the same budget of
-episodes raise `rounds` here by their share.
+the same scale. SkillMaster also plays probe episodes (utility/probe_run in its metrics), so local has more rounds here:
+about as many episodes in all. At other scales raise `rounds` by their share.
 """
 
 from configs.alfworld_common import SCALES, make_config
 
 OWN = dict(method="grpo", retrieval="none", mutate="never", utility=False)
+LOCAL = OWN | dict(rounds=27)
 
 
 def get_config(arg: str = ""):
     """Returns the config of a scale, with typed overrides: "smoke,seed=3"."""
-    return make_config(arg, "grpo_alfworld", dict.fromkeys(SCALES, OWN))
+    return make_config(arg, "grpo_alfworld", dict.fromkeys(SCALES, OWN) | {"local": LOCAL})

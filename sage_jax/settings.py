@@ -72,7 +72,7 @@ class SkillSettings(config.Settings):
     accept: str = setting("utility>0", "which edits enter the bank", choices=("always", "utility>0"))
     utility: bool = setting(True, "reward an edit by probe episodes; off leaves the shaping of the call's form")
     probes: int = setting(4, "K, probe tasks of an edit", low=1)
-    probe_topic: bool = setting(False, "probe first on tasks about the same thing as the edit's own")
+    probe_topic: bool = setting(False, "probe first on tasks of any family about the same thing")
     sign_weight: float = setting(0.3, "c, weight of the count of better minus worse probes", low=0)
     clip_utility: bool = setting(False, "take max(0, U), as the released code does")
 

@@ -52,29 +52,28 @@ def select_probes(
     """Returns the probe tasks of `task`: of its benchmark and family, from the train split, never `task` itself.
 
     The choice depends on (seed, task id) and on the set of candidates, so all rollouts of a task share their probes.
-    A family with fewer than `k` other train tasks gives what it has. `by_topic` takes tasks with the same payload
-    "topic" before others: an edit about one kind of object shows what it does where that object is looked for.
+    A family with fewer than `k` other train tasks gives what it has. `by_topic` takes tasks of any family with
+    the same payload "topic" before them: an edit about one kind of object shows what it does where that object is
+    looked for.
 
     Raises:
       RewardError: there is no candidate at all.
     """
-    family = {t.id: t for t in train_tasks if _is_candidate(t, task)}
-    if not family:
+    topic = task.payload.get("topic") if by_topic else None
+    alike = {t.id: t for t in train_tasks if topic and t.payload.get("topic") == topic and _may_probe(t, task)}
+    family = {t.id: t for t in train_tasks if t.family == task.family and _may_probe(t, task) and t.id not in alike}
+    if not family and not alike:
         raise RewardError(
             f"task {task.id!r}: no probe task: family {task.family!r} has no other task in split {TRAIN_SPLIT!r} of "
             f"{task.benchmark!r}; train on more games of it or switch the utility off"
         )
-    candidates = [family[name] for name in sorted(family)]
-    order = numpy_rng(seed, "probe_tasks", task.id).permutation(len(candidates))
-    shuffled = [candidates[i] for i in order]
-    if by_topic and (topic := task.payload.get("topic")):
-        shuffled.sort(key=lambda other: other.payload.get("topic") != topic)  # stable: the shuffle stays within each
-    return tuple(shuffled[:k])
+    rng = numpy_rng(seed, "probe_tasks", task.id)
+    chosen = [tasks[name] for tasks in (alike, family) for name in rng.permutation(sorted(tasks))]
+    return tuple(chosen[:k])
 
 
-def _is_candidate(other: Task, task: Task) -> bool:
-    same = other.benchmark == task.benchmark and other.family == task.family
-    return same and other.split == TRAIN_SPLIT and other.id != task.id
+def _may_probe(other: Task, task: Task) -> bool:
+    return other.benchmark == task.benchmark and other.split == TRAIN_SPLIT and other.id != task.id
 
 
 def probe_score(*, success: bool, steps: int, max_steps: int, status: Status = Status.OK) -> RewardResult:
