@@ -1,0 +1,82 @@
+"""One round of the main program on a real SGLang server, and its log-probs beside the trainer's.
+
+Both need a float32 server that SAGE_JAX_SGLANG_URL names, and SAGE_JAX_SGLANG_MODEL, the folder of its model with a
+chat template; `make test-sglang` starts one.
+"""
+
+import json
+import os
+import pathlib
+
+import httpx
+import pytest
+
+from sage_jax.config import configure, to_dataclass
+from sage_jax.models import hf
+from sage_jax.settings import RunSettings
+from sage_jax.training.loop import train
+
+URL, MODEL = os.environ.get("SAGE_JAX_SGLANG_URL"), os.environ.get("SAGE_JAX_SGLANG_MODEL")
+pytestmark = [
+    pytest.mark.skipif(
+        not (URL and MODEL),
+        reason="needs a real server: set SAGE_JAX_SGLANG_URL and SAGE_JAX_SGLANG_MODEL, or run `make test-sglang`",
+    ),
+    pytest.mark.timeout(1800),
+]
+# Few and short episodes: the model may have 135M parameters, and server and trainer share the cores.
+VALUES = dict(  # noqa: C408  (reads like the command line)
+    scale="sglang",
+    source="generated",
+    games_train=2,
+    games_valid=1,
+    max_receptacles=6,
+    expert_steps=12,
+    env_workers=1,
+    max_steps=3,
+    act_tokens=24,
+    review_tokens=32,
+    rounds=1,
+    tasks_per_round=2,
+    group_size=3,
+    probes=1,
+    advantage_eps=1e-6,
+    lr=1e-4,
+    kl_coef=0.0,
+    sft_episodes=6,
+    sft_epochs=1,
+    sft_tokens=1024,
+    sft_lr=3e-4,
+    eval_episodes=1,
+    eval_splits=("valid_seen",),
+    eval_temperature=0.4,
+    max_length=768,
+    row_length=768,
+    rows_per_micro=1,
+    min_micro=1,
+    capacity_multiple=256,
+    remat="full",
+    engine="http",
+)
+
+
+def test_a_round_samples_on_sglang_and_gives_it_new_weights(tmp_path, tiny_cache):
+    values = VALUES | {
+        "model": MODEL,
+        "engine_urls": (URL,),
+        "run_dir": str(tmp_path / "run"),
+        "cache": str(tiny_cache),
+    }
+    folder = train(to_dataclass(configure(RunSettings, values), RunSettings))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (learned,) = [line for line in lines if "loss/engine_gap_max" in line]
+    print({name: learned[name] for name in sorted(learned) if name.startswith(("loss/engine", "time/", "update/"))})
+    assert learned["update/steps"] == 1
+    assert 0 < learned["loss/engine_gap_max"] < 1e-4  # server and trainer, both float32, on the same weights
+    # The weights of the last evaluation, after the round, are what the server has: version and parameters.
+    info = httpx.get(f"{URL}/model_info", trust_env=False).json()
+    newest = folder / "weights" / "version-001000001"
+    assert info["weight_version"] == "1000001"
+    assert pathlib.Path(info["model_path"]) == newest.resolve()
+    (_, before), (_, after) = hf.load(MODEL), hf.load(newest)
+    assert abs(after["final_norm"]["scale"] - before["final_norm"]["scale"]).max() > 0

@@ -1,0 +1,84 @@
+"""The embedded engine on SmolLM2-135M-Instruct beside transformers: the same text, greedily, in float32."""
+
+import asyncio
+import contextlib
+import pathlib
+
+import pytest
+
+from sage_jax.data.tokenizer import load_tokenizer
+from sage_jax.models import hf
+from sage_jax.rollout import GenerateRequest, SamplingParams
+from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.programs import EngineConfig
+
+FOLDER = pathlib.Path(__file__).parents[2] / "models/SmolLM2-135M-Instruct"
+NEW = 64
+PROMPTS = (
+    "What is the capital of France?",
+    "Name the three primary colors.",
+    "Write a haiku about the sea.",
+    "What is 12 + 30?",
+    "Explain in one sentence why the sky is blue.",
+    "Translate 'good morning' into Spanish.",
+    "List five animals that live in the forest.",
+    "How do I boil an egg?",
+    "Who wrote Romeo and Juliet?",
+    "Give me a Python function that adds two numbers.",
+    "What does a thermometer measure?",
+    "Tell me a short story about a lost key.",
+    "You are in a kitchen. You see a fridge 1, a sink 1 and a table 1. Your task is to put a clean mug on the table.",
+    "Summarise: the cat sat on the mat because the mat was warm and the floor was cold.",
+    "What comes after Tuesday?",
+    "Which is larger, 9 or 11?",
+    "Describe an apple to someone who has never seen one.",
+    "Why do leaves fall in autumn?",
+    "Convert 5 kilometres to metres.",
+    "Say hello in four languages.",
+)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    """Token ids of the chats that hold one question each."""
+    tokenizer = load_tokenizer(FOLDER)
+    chats = [[{"role": "user", "content": text}] for text in PROMPTS]
+    texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
+    return [tuple(tokenizer.encode(text)) for text in texts]
+
+
+def generate_with_transformers(prompts):
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    ends = {"eos_token_id": 2, "pad_token_id": 2}
+    found = []
+    with torch.no_grad():
+        for ids in prompts:  # each alone: padding would change the last bits
+            whole = model.generate(torch.tensor([ids]), max_new_tokens=NEW, do_sample=False, **ends)
+            found.append(tuple(whole[0, len(ids) :].tolist()))
+    return found
+
+
+def generate_with_ours(prompts):
+    model, params = hf.load(FOLDER)
+    sampling = SamplingParams(NEW, temperature=0.0, stop_token_ids=(2,))
+
+    async def ask(engine):
+        turns = (GenerateRequest(f"r{n}", f"s{n}", ids, sampling) for n, ids in enumerate(prompts))
+        return await asyncio.gather(*map(engine.generate, turns))
+
+    sizes = EngineConfig(num_slots=24, max_length=256)
+    with contextlib.closing(EmbeddedEngine(model, params, sizes)) as engine:
+        return [result.ids for result in asyncio.run(ask(engine))]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not (FOLDER / "config.json").is_file(), reason=f"needs {FOLDER}: run third_party/smollm2/get.sh")
+def test_greedy_text_is_that_of_transformers(prompts):
+    ours, theirs = generate_with_ours(prompts), generate_with_transformers(prompts)
+    assert sum(map(len, theirs)) > 20 * 25  # answers, not bare ends of text
+    assert ours == theirs
+    assert "Paris" in load_tokenizer(FOLDER).decode(ours[0])
