@@ -13,7 +13,7 @@ from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.rollout.programs import EngineConfig
 
 FOLDER = pathlib.Path(__file__).parents[2] / "models/SmolLM2-135M-Instruct"
-NEW = 64
+NEW, END = 64, 2
 PROMPTS = (
     "What is the capital of France?",
     "Name the three primary colors.",
@@ -52,18 +52,20 @@ def generate_with_transformers(prompts):
     import transformers
 
     model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
-    ends = {"eos_token_id": 2, "pad_token_id": 2}
-    found = []
-    with torch.no_grad():
-        for ids in prompts:  # each alone: padding would change the last bits
-            whole = model.generate(torch.tensor([ids]), max_new_tokens=NEW, do_sample=False, **ends)
-            found.append(tuple(whole[0, len(ids) :].tolist()))
-    return found
+    longest = max(map(len, prompts))
+    ids = torch.tensor([(END,) * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([(0,) * (longest - len(prompt)) + (1,) * len(prompt) for prompt in prompts])
+    with torch.inference_mode():
+        whole = model.generate(
+            ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False, eos_token_id=END, pad_token_id=END
+        )
+    answers = (tuple(row) for row in whole[:, longest:].tolist())
+    return [row[: row.index(END) + 1] if END in row else row for row in answers]
 
 
 def generate_with_ours(prompts):
     model, params = hf.load(FOLDER)
-    sampling = SamplingParams(NEW, temperature=0.0, stop_token_ids=(2,))
+    sampling = SamplingParams(NEW, temperature=0.0, stop_token_ids=(END,))
 
     async def ask(engine):
         turns = (GenerateRequest(f"r{n}", f"s{n}", ids, sampling) for n, ids in enumerate(prompts))

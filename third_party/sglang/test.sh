@@ -46,4 +46,4 @@ if [[ -z "${SAGE_JAX_SGLANG_URL:-}" ]]; then
     sleep 1
   done
 fi
-"$python" -m pytest tests/rollout/conformance_test.py tests/rollout/sglang_run_test.py -k sglang "$@"
+"$python" -m pytest tests/rollout/conformance_test.py tests/rollout/sglang_run_test.py -k sglang --timeout=3600 "$@"
