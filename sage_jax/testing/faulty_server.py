@@ -75,7 +75,8 @@ class FaultyServer:
       version: weight version that it claims.
       keeps_version: False forgets at once every version it is given.
       key: API key it asks for; empty asks for none.
-      context_length: longest context that it claims to take; None says nothing.
+      context_length: longest context that it claims to take; None says nothing, as SGLang by default.
+      max_req_input_len: longest prompt that it claims to take; None says nothing.
     """
 
     def __init__(self, port: int = 0, *, delay_s: float = 0.0):
@@ -84,6 +85,7 @@ class FaultyServer:
         self.bodies: list[dict[str, Any]] = []
         self.version, self.keeps_version, self.key = "default", True, ""
         self.context_length: int | None = None
+        self.max_req_input_len: int | None = None
         self._delay, self._plan = delay_s, collections.deque[str]()
         self._lock, self._over = threading.Lock(), threading.Event()
 
@@ -168,7 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/model_info":
             self._send({"weight_version": server.version})
         elif self.path == "/server_info":
-            self._send({"context_length": server.context_length})
+            lengths = ("context_length", "max_req_input_len")
+            self._send({name: getattr(server, name) for name in lengths})
         else:
             self._send({"status": "ok"})
 

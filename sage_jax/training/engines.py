@@ -64,8 +64,12 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
 def _check_lengths(client: SglangEngine, max_length: int) -> None:
     """Raises ConfigError when a server says that its contexts are shorter than the run's."""
     for info in client.server_info():
-        length = info.get("context_length") if isinstance(info, dict) else None
-        if isinstance(length, int) and length < max_length:
+        found = info if isinstance(info, dict) else {}
+        # SGLang tells its context length only where it was started with one, but always the longest prompt.
+        context, prompt = found.get("context_length"), found.get("max_req_input_len")
+        lengths = [*([context] if isinstance(context, int) else []), *([prompt + 1] if isinstance(prompt, int) else [])]
+        if lengths and min(lengths) < max_length:
             raise ConfigError(
-                f"max_length={max_length}: a server takes contexts of {length} tokens; lower it, or serve longer ones"
+                f"max_length={max_length}: a server takes contexts of {min(lengths)} tokens; "
+                "lower it, or serve longer ones"
             )

@@ -24,8 +24,8 @@ pytestmark = [
     ),
     pytest.mark.timeout(3600),
 ]
-# Few and short episodes: the model may have 135M parameters, and server and trainer share the cores. The cold start
-# is just enough for acts in the agent's form, some admissible and some not: without a spread there is no update.
+# Few episodes, ended early by a short context: the model may have 135M parameters, and server and trainer share the
+# cores. The cold start is just enough for acts in the agent's form: without a spread of rewards there is no update.
 VALUES = dict(  # noqa: C408  (reads like the command line)
     scale="sglang",
     unroll=False,
@@ -35,7 +35,7 @@ VALUES = dict(  # noqa: C408  (reads like the command line)
     max_receptacles=6,
     expert_steps=12,
     env_workers=1,
-    max_steps=2,
+    max_steps=12,
     act_tokens=40,
     review_tokens=16,
     utility=False,
@@ -47,12 +47,12 @@ VALUES = dict(  # noqa: C408  (reads like the command line)
     kl_coef=0.0,
     sft_episodes=6,
     sft_epochs=1,
-    sft_tokens=512,
+    sft_tokens=768,
     sft_lr=5e-4,
     eval_episodes=1,
     eval_splits=("valid_seen",),
-    max_length=512,
-    row_length=512,
+    max_length=320,
+    row_length=768,
     rows_per_micro=1,
     capacity_multiple=256,
     engine="http",

@@ -49,12 +49,24 @@ def test_servers_have_the_weights_before_the_first_turn(params, tmp_path, monkey
     assert written == MODEL
 
 
-def test_servers_of_shorter_contexts_are_refused(params, tmp_path):
+@pytest.mark.parametrize(
+    "said", [{"context_length": 63}, {"max_req_input_len": 62}, {"context_length": 99, "max_req_input_len": 62}]
+)
+def test_servers_of_shorter_contexts_are_refused(params, tmp_path, said):
     with FaultyServer() as server:
-        server.context_length = 63
-        with pytest.raises(ConfigError, match="max_length=64"):
+        vars(server).update(said)
+        with pytest.raises(ConfigError, match="max_length=64: a server takes contexts of 63"):
             open_engine(settings(engine="http", engine_urls=(server.url,)), tmp_path, MODEL, params)
         assert "/update_weights_from_disk" not in server.paths
+
+
+def test_servers_of_just_as_long_contexts_are_taken(params, tmp_path):
+    with FaultyServer() as server:
+        server.context_length, server.max_req_input_len = 64, 63
+        hf.save(tmp_path / "model", MODEL, params)
+        chosen = settings(engine="http", engine_urls=(server.url,), model=str(tmp_path / "model"))
+        open_engine(chosen, tmp_path, MODEL, params).close()
+        assert server.version == "0"
 
 
 def test_a_key_that_is_not_there_is_named(params, tmp_path):
