@@ -29,6 +29,7 @@ pytestmark = [
 VALUES = dict(  # noqa: C408  (reads like the command line)
     scale="sglang",
     unroll=False,
+    remat="full",
     source="generated",
     games_train=1,
     games_valid=1,
