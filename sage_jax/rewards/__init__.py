@@ -1,6 +1,7 @@
 """Rewards of episodes, of the form of turns, and of skill edits; each is a `RewardResult` with a status."""
 
 from sage_jax.rewards.outcome import OutcomeConfig, outcome_reward
+from sage_jax.rewards.sage import SageRewardConfig, TaskOutcome, chain_group, chain_rewards
 from sage_jax.rewards.shaping import ActShaping, ReviewShaping, act_reward, ends_episode, review_reward
 from sage_jax.rewards.utility import (
     NO_EDIT,
@@ -27,9 +28,13 @@ __all__ = [
     "ProbePlan",
     "ProbeRequest",
     "ReviewShaping",
+    "SageRewardConfig",
+    "TaskOutcome",
     "UtilityConfig",
     "act_reward",
     "assemble",
+    "chain_group",
+    "chain_rewards",
     "ends_episode",
     "outcome_reward",
     "plan_probes",

@@ -44,7 +44,7 @@ class Backend(Protocol):
         """Returns why it cannot be used here, as "reason; fix", or None."""
 
     def start(self, command: Sequence[str], limits: Limits, access: Access) -> SandboxedProcess:
-        """Starts a command (an absolute path and arguments), or a script of `guest/` given as its bare name."""
+        """Starts a command (an absolute path and arguments), or a script of `guest/` (its bare name and arguments)."""
 
 
 class Sandlock:
@@ -217,7 +217,7 @@ def _inside(
         "seccomp": seccomp,
         "metadata": metadata,
         "network": access.port is not None,
-        "python": command[0] if script else None,
+        "python": list(command) if script else None,
         "argv": None if script else list(command),
     }
     return [PYTHON, "-I", "-S", "-B", os.path.join(GUEST, "start.py"), json.dumps(spec)]

@@ -18,7 +18,7 @@ from sage_jax.errors import SandboxError
 
 _TERM_S = 0.3
 _START_S = 60.0
-_READY = b"ready\n"
+READY = b"ready\n"  # what `guest/start.py` writes once it has given up its rights
 _CHUNK = 1 << 16
 
 
@@ -120,10 +120,10 @@ class SandboxedProcess:
                     if finished:
                         selector.unregister(key.fileobj)
                         key.fileobj.close()
-                if began is None and read["stdout"].startswith(_READY):
+                if began is None and read["stdout"].startswith(READY):
                     began = time.monotonic()
                     deadline = began + wall_s
-                if sum(map(len, read.values())) > output_bytes + len(_READY):
+                if sum(map(len, read.values())) > output_bytes + len(READY):
                     why = "output"
                     break
                 if time.monotonic() >= deadline:
@@ -136,7 +136,7 @@ class SandboxedProcess:
             raise SandboxError(
                 f"the sandbox did not start ({why}, exit code {code}): {read['stderr'][-500:].decode(errors='replace')}"
             )
-        output = bytes(read["stdout"][len(_READY) :])
+        output = bytes(read["stdout"][len(READY) :])
         return Transcript(output, bytes(read["stderr"]), code, why, ended - began)
 
     def _wait(self, timeout_s: float) -> int | None:

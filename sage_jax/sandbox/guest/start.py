@@ -1,7 +1,7 @@
 """The first thing that runs inside a sandbox: gives up rights for good, says so, then becomes the wanted program.
 
 Called as `python -I -S start.py JSON`, with {"limits", "uid", "seccomp", "metadata", "network", "python", "argv"}:
-`python` names a script of this folder to go on with in this interpreter, `argv` a command to become.
+`python` is a script of this folder with its arguments, to go on with in this interpreter; `argv`, a command to become.
 """
 
 import json
@@ -38,8 +38,8 @@ def main() -> None:
     os.write(1, b"ready\n")  # whatever fails from here on is the program's doing
     if spec["argv"]:
         os.execv(spec["argv"][0], spec["argv"])
-    sys.argv = [spec["python"]]
-    runpy.run_path(os.path.join(FOLDER, spec["python"]), run_name="__main__")
+    sys.argv = spec["python"]
+    runpy.run_path(os.path.join(FOLDER, sys.argv[0]), run_name="__main__")
 
 
 if __name__ == "__main__":
