@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import selectors
@@ -111,6 +112,8 @@ class Channel:
             elif chunk:
                 self._buffer += chunk
             else:
+                with contextlib.suppress(BlockingIOError):  # its last words may be there as well
+                    self._stderr.append(os.read(self._process.stderr.fileno(), _KEPT_STDERR))
                 return False
         return True
 

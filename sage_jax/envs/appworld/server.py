@@ -214,11 +214,12 @@ def _copy_plain(source: pathlib.Path, target: pathlib.Path) -> None:
             descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             raise EnvError(f"the AppWorld server left {entry.name!r}, which is no file") from error
+        status = os.fstat(descriptor)
+        left -= status.st_size
+        if not stat.S_ISREG(status.st_mode) or left < 0:
+            os.close(descriptor)
+            raise EnvError(f"the AppWorld server left {entry.name!r}, which is no file or too large")
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            left -= status.st_size
-            if not stat.S_ISREG(status.st_mode) or left < 0:
-                raise EnvError(f"the AppWorld server left {entry.name!r}, which is no file or too large")
             (target / entry.name).write_bytes(file.read(status.st_size))
             (target / entry.name).chmod(0o644)
 

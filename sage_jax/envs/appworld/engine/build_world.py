@@ -51,11 +51,10 @@ def main() -> None:
     for person in world["people"]:
         models.admin.MainUser(**identity(person)).save()
         insert_person(models, person, songs)
-    base = data / "base_dbs"
-    models.save(db_home_path=str(base), format="full", app_names=get_all_apps(), delete_if_exists=True)
+    models.save(db_home_path=str(data / "base_dbs"), format="full", app_names=get_all_apps(), delete_if_exists=True)
     people = world["people"]
     for task in world["tasks"]:
-        write_task(models, data, base, task, people[task["person"]], world["datetime"])
+        write_task(models, data, task, people[task["person"]], world["datetime"])
     for split, ids in world["splits"].items():
         (data / f"datasets/{split}.txt").write_text("\n".join(ids) + "\n")
     solutions = {
@@ -118,11 +117,12 @@ def insert_person(models, person: dict, songs: dict[str, int]) -> None:
                 models.todoist.ProjectCollaboratorLink(project_id=record.id, user_id=users[app]).save()
 
 
-def write_task(models, data: pathlib.Path, base: pathlib.Path, task: dict, person: dict, when: str) -> None:
-    """Writes a task's folder. Only the supervisor's database is the task's own; the others are links."""
+def write_task(models, data: pathlib.Path, task: dict, person: dict, when: str) -> None:
+    """Writes a task's folder."""
     folder = data / "tasks" / task["id"]
     truth = folder / "ground_truth"
     truth.mkdir(parents=True)
+    models.restart_db_tracker()
     supervisor = models.supervisor.Supervisor(**identity(person))
     supervisor.save()
     accounts = [
@@ -132,14 +132,10 @@ def write_task(models, data: pathlib.Path, base: pathlib.Path, task: dict, perso
     entry = models.supervisor.Task(supervisor_id=supervisor.id, instruction=task["instruction"])
     for record in (*accounts, entry):
         record.save()
-    own = folder / "own"
-    models.save(db_home_path=str(own), format="full", app_names=["supervisor"], delete_if_exists=True)
+    # As differences from the base, like the official tasks': so is what an episode changes, and the two add up.
+    models.save(db_home_path=str(folder / "dbs"), format="changes", app_names=get_all_apps(), delete_if_exists=True)
     for record in (entry, *accounts, supervisor):
         record.delete()
-    (folder / "dbs").mkdir()
-    for path in base.iterdir():
-        os.link(own / path.name if path.name == "supervisor.db" else path, folder / "dbs" / path.name)
-    shutil.rmtree(own)
     public = {key: person[key] for key in ("first_name", "last_name", "email", "phone_number")}
     specs = {
         "instruction": task["instruction"],
