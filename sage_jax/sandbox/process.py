@@ -58,7 +58,8 @@ class SandboxedProcess:
         Args:
           argv: command with the backend's wrapper around it.
           env: all variables the wrapper gets.
-          stop: called before the process is killed (docker: the container is no child of its client).
+          stop: called when the process had to be killed (docker: the container is no child of its client, and its
+            daemon may not answer while a client that reads no more is attached).
           graceful: whether the wrapper kills what it wraps when it gets SIGTERM, and must be given the chance.
           folders: host folders to delete at the end.
 
@@ -149,13 +150,13 @@ class SandboxedProcess:
     def close(self) -> None:
         """Kills what still runs and deletes the sandbox's folders. Does nothing the second time."""
         if self._process.poll() is None:
-            if self._stop is not None:
-                self._stop()
             if self._graceful:
                 self._process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(_TERM_S)
             self._kill_tree()
+            if self._stop is not None:
+                self._stop()
         self._process.wait()
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(BrokenPipeError):

@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 
@@ -136,6 +137,7 @@ def write_task(models, data: pathlib.Path, task: dict, person: dict, when: str) 
     models.save(db_home_path=str(folder / "dbs"), format="changes", app_names=get_all_apps(), delete_if_exists=True)
     for record in (entry, *accounts, supervisor):
         record.delete()
+    make_first(folder / "dbs" / "supervisor.jsonl")
     public = {key: person[key] for key in ("first_name", "last_name", "email", "phone_number")}
     specs = {
         "instruction": task["instruction"],
@@ -163,6 +165,19 @@ def write_task(models, data: pathlib.Path, task: dict, person: dict, when: str) 
     for name, content in contents.items():
         (truth / f"{name}.json").write_text(json.dumps(content))
     shutil.copy(pathlib.Path(evaluation.__file__), truth / "evaluation.py")
+
+
+def make_first(path: pathlib.Path) -> None:
+    """Makes the supervisor of recorded statements number 1, which he is where they are replayed on the base.
+
+    Here numbers go on from task to task, though the rows are deleted.
+    """
+    statements = [json.loads(line) for line in path.read_text().splitlines()]
+    for statement, parameters, _ in statements:
+        columns = re.search(r"\((.*?)\) VALUES", statement).group(1).split(", ")
+        if "supervisor_id" in columns:
+            parameters[columns.index("supervisor_id")] = 1
+    path.write_text("".join(json.dumps(statement) + "\n" for statement in statements))
 
 
 if __name__ == "__main__":
