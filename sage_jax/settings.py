@@ -11,6 +11,7 @@ import dataclasses
 from sage_jax import config
 from sage_jax.benchmarks import BENCHMARKS, Benchmark
 from sage_jax.benchmarks.alfworld import AlfworldSettings
+from sage_jax.benchmarks.webshop import WebshopSettings
 from sage_jax.config import setting
 from sage_jax.data.tasks import SOURCES, cache_folder
 from sage_jax.skills import RETRIEVERS
@@ -159,6 +160,7 @@ class RunSettings(config.RunConfig):
     policy: ModelSettings = dataclasses.field(default_factory=ModelSettings)
     tasks: TaskSettings = dataclasses.field(default_factory=TaskSettings)
     alfworld: AlfworldSettings = dataclasses.field(default_factory=AlfworldSettings)
+    webshop: WebshopSettings = dataclasses.field(default_factory=WebshopSettings)
     agent: AgentSettings = dataclasses.field(default_factory=AgentSettings)
     skills: SkillSettings = dataclasses.field(default_factory=SkillSettings)
     rl: RlSettings = dataclasses.field(default_factory=RlSettings)

@@ -6,5 +6,6 @@ from collections.abc import Callable
 
 from sage_jax.benchmarks.alfworld import Alfworld
 from sage_jax.benchmarks.base import Benchmark
+from sage_jax.benchmarks.webshop import Webshop
 
-BENCHMARKS: dict[str, Callable[..., Benchmark]] = {"alfworld": Alfworld}
+BENCHMARKS: dict[str, Callable[..., Benchmark]] = {"alfworld": Alfworld, "webshop": Webshop}
