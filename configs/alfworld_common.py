@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from sage_jax import config
-from sage_jax.settings import RunSettings
-
-SCALES = ("local", "smoke", "smollm2", "paper")
+from configs import common
+from configs.common import SCALES
 
 LOCAL: dict[str, Any] = dict(
     habit=0.9,
@@ -90,15 +88,5 @@ PAPER: dict[str, Any] = dict(
 
 
 def make_config(arg: str | None, name: str, own: dict[str, dict[str, Any]]):
-    """Returns the config of the scale that `arg` names, with its typed overrides: "smoke,seed=3".
-
-    Args:
-      arg: what follows the colon of --config.
-      name: of the config; runs go to runs/<name>, other scales than local to runs/<name>_<scale>.
-      own: values of the method at each scale, above the shared ones.
-    """
-    scale, values = config.parse_arg(arg, scales=SCALES, settings=RunSettings)
-    name = name if scale == "local" else f"{name}_{scale}"
-    named = dict(name=name, run_dir=f"runs/{name}", scale=scale)
-    shared = {"local": LOCAL, "smoke": SMOKE, "smollm2": SMOLLM2, "paper": PAPER}[scale]
-    return config.configure(RunSettings, shared | named | own[scale] | values)
+    """Returns the config of a scale, see configs/common.py."""
+    return common.make_config(arg, name, dict(zip(SCALES, (LOCAL, SMOKE, SMOLLM2, PAPER), strict=True)), own)

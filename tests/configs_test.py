@@ -13,13 +13,16 @@ FILES = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_conf
 SCALES = ("local", "smoke", "smollm2", "paper")
 CASES = [pytest.param(path, scale, id=f"{path.stem}-{scale}") for path in FILES for scale in SCALES]
 
+BENCHMARKS = ("alfworld", "webshop")
+
 
 def load(path: pathlib.Path, arg: str = "") -> RunSettings:
     return config.to_dataclass(config.load_config(f"{path}:{arg}" if arg else str(path)), RunSettings)
 
 
 def test_there_is_a_method_and_its_baseline():
-    assert {"skillmaster_alfworld", "grpo_alfworld"} <= {path.stem for path in FILES}
+    pairs = {f"{method}_{benchmark}" for method in ("skillmaster", "grpo") for benchmark in BENCHMARKS}
+    assert pairs <= {path.stem for path in FILES}
 
 
 @pytest.mark.parametrize(("path", "scale"), CASES)
@@ -64,10 +67,11 @@ def test_the_scale_of_the_small_instruct_model_is_checked_without_weights(path, 
     assert 8 * 2**30 > total > 4 * 134_515_008 * 4  # weights, gradients, two moments, and less than a laptop has
 
 
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_baseline_differs_in_its_skills_only(scale):
+def test_the_baseline_differs_in_its_skills_only(scale, benchmark):
     ours, baseline = (
-        config.flatten(load(ROOT / "configs" / f"{name}_alfworld.py", scale)) for name in ("skillmaster", "grpo")
+        config.flatten(load(ROOT / "configs" / f"{name}_{benchmark}.py", scale)) for name in ("skillmaster", "grpo")
     )
     differing = {key for key in ours if ours[key] != baseline[key]}
     named = {"name", "run_dir", "method"}

@@ -85,6 +85,8 @@ class Shopper:
     def act(self, observation: str) -> tuple[str, str]:
         """Returns the thought and the next action after an observation (the first one included)."""
         parts = [part.strip() for part in re.split(r" \| | \[SEP\] ", observation)]
+        if parts[0] == "Instruction:" and len(parts) > 3:
+            parts = parts[2:]  # what is wanted is no feature of what is shown
         lower = [part.lower() for part in parts]
         if self._first or "search" in lower[-1:]:
             self._first = False

@@ -101,6 +101,6 @@ def product_price(product: Product, seed: int) -> float:
 
 
 def price_limit(price: float, rng: random.Random) -> float:
-    """Returns the larger of two of the four multiples of 10 dollars next above a price; NO_LIMIT from 980 dollars on."""
+    """Returns the larger of two drawn from the four multiples of 10 next above a price; NO_LIMIT from 980 on."""
     above = [limit for limit in _LIMITS if limit > price][:_NEAREST]
     return max(rng.sample(above, 2)) if len(above) >= 2 else NO_LIMIT

@@ -8,6 +8,7 @@ last step's info, and in the run's configuration.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 from collections.abc import Callable
 
@@ -18,23 +19,23 @@ Tagger = Callable[[str], tuple[str, ...]]
 
 _WORD = re.compile(r"[^\W_]+(?:'s\b)?")
 _FUNCTION_WORDS = frozenset(
-    "a an the this that these those my your our their his her its i you we they he she it who which what and or but nor "
-    "so if as at by for from in into of off on onto out over per than to up upon with within without under between "
-    "through during before after around about against along across behind below beneath beside beyond near since until "
-    "via versus vs is are was were be been being am do does did has have had can could will would should may might must "
-    "not no yes all any both each every either neither few many more most much several some such only own same too very "
-    "just also how when where why there here while once".split()
+    "a an the this that these those my your our their his her its i you we they he she it who which what and or "
+    "but nor so if as at by for from in into of off on onto out over per than to up upon with within without "
+    "under between through during before after around about against along across behind below beneath beside "
+    "beyond near since until via versus vs is are was were be been being am do does did has have had can could "
+    "will would should may might must not no yes all any both each every either neither few many more most much "
+    "several some such only own same too very just also how when where why there here while once".split()
 )
 _ADJECTIVES = frozenset(
-    "adjustable anti automatic available best better big black blue breathable bright brown casual cheap classic clear "
-    "cold compatible comfortable cool cordless cute dark deep different double dry dual durable easy elastic electric "
-    "elegant extra fast fine flat flexible foldable free fresh full functional funny genuine good gray great green grey "
-    "half hard heavy high hot huge ideal indoor inner large light lightweight little long loose low main male female "
-    "mini modern multi natural new nice non old one open organic original outdoor perfect personal pink plain portable "
-    "powerful professional pure purple quick rechargeable red regular replacement retro rich round safe sexy sharp short "
-    "silent simple single sleeveless slim small smart smooth soft solid special stainless standard strong stylish super "
-    "sweet thick thin tight tiny top total travel true ultra unique universal upgraded vintage warm washable waterproof "
-    "wet white wide wireless yellow young".split()
+    "adjustable anti automatic available best better big black blue breathable bright brown casual cheap classic "
+    "clear cold compatible comfortable cool cordless cute dark deep different double dry dual durable easy "
+    "elastic electric elegant extra fast fine flat flexible foldable free fresh full functional funny genuine "
+    "good gray great green grey half hard heavy high hot huge ideal indoor inner large light lightweight little "
+    "long loose low main male female mini modern multi natural new nice non old one open organic original outdoor "
+    "perfect personal pink plain portable powerful professional pure purple quick rechargeable red regular "
+    "replacement retro rich round safe sexy sharp short silent simple single sleeveless slim small smart smooth "
+    "soft solid special stainless standard strong stylish super sweet thick thin tight tiny top total travel true "
+    "ultra unique universal upgraded vintage warm washable waterproof wet white wide wireless yellow young".split()
 )
 _NOT_ADVERBS = frozenset("assembly belly butterfly doily family fly italy jelly july lily reply supply".split())
 
@@ -65,14 +66,11 @@ def make_tagger(name: str) -> Tagger:
     """
     if name == RULES:
         return functools.lru_cache(maxsize=8192)(rule_nouns)
+    if importlib.util.find_spec(name) is None:
+        raise ConfigError(f"shop_nouns={name!r}: no such package; install that spaCy pipeline or use {RULES!r}")
     import spacy
 
-    try:
-        pipeline = spacy.load(name, exclude=["parser", "ner", "lemmatizer"])
-    except (OSError, ImportError) as error:
-        raise ConfigError(
-            f"shop_nouns={name!r}: {str(error).splitlines()[0]}; install that spaCy pipeline or use {RULES!r}"
-        ) from error
+    pipeline = spacy.load(name, exclude=["parser", "ner", "lemmatizer"])
 
     @functools.lru_cache(maxsize=8192)
     def tag(title: str) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A page: its name ("search", "results", "item", "description", ..., "done") and its parts, the instruction first."""
+    """A page: its name ("search", "results", "item", "description", ..., "done") and its parts."""
 
     name: str
     parts: tuple[Part, ...]

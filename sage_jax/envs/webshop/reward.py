@@ -22,13 +22,13 @@ from sage_jax.envs.webshop.product import Product
 MATCH = 85
 # The first of these that occurs in an option's value stands for it.
 COLOURS = (
-    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo "
-    "caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal "
-    "dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo "
-    "ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor "
-    "mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand "
-    "sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut "
-    "wheat white wine yellow"
+    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel "
+    "camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry "
+    "cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green "
+    "grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot "
+    "midnight mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple "
+    "rainbow red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan "
+    "taupe teal tiger turquoise violet walnut wheat white wine yellow"
 ).split()
 _DROPPED = dict.fromkeys(range(128, 256))  # letters with accents, which thefuzz leaves out
 

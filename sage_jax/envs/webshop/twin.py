@@ -161,8 +161,8 @@ def make_product(number: int, count: int, seed: int) -> Product:
 
 
 def _prices(rng: random.Random) -> tuple[float, ...]:
-    low = rng.randint(4, 80) + rng.choice(_CENTS)
-    return (low, low + rng.randint(2, 9)) if rng.random() < 0.1 else (low,)
+    low = round(rng.randint(4, 80) + rng.choice(_CENTS), 2)
+    return (low, round(low + rng.randint(2, 9), 2)) if rng.random() < 0.1 else (low,)
 
 
 def _instruction(rng: random.Random, wanted: list[str], kind: str) -> str:
