@@ -29,7 +29,7 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=setuptools.find_packages(include=["sage_jax", "sage_jax.*"]),
-    package_data={"sage_jax.report": ["*.j2"]},
+    package_data={"sage_jax.report": ["*.j2"], "sage_jax.envs.webshop": ["*.j2"]},
     install_requires=requirements("requirements.in"),
     extras_require={
         "test": requirements("requirements-test.in"),

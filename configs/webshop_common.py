@@ -6,11 +6,18 @@ from configs import alfworld_common, common
 from configs.common import SCALES
 
 _SHOP: dict[str, Any] = dict(benchmark="webshop", eval_splits=("test",), max_steps=15)
-_TWIN: dict[str, Any] = _SHOP | dict(source="generated", shop_text="compact", shop_page=5, shop_train=600)
+_TWIN: dict[str, Any] = _SHOP | dict(
+    source="generated",
+    shop_text="compact",
+    shop_page=5,
+    shop_train=600,
+    max_length=1280,  # 15 steps, each with 5 results or an item page
+    row_length=1280,
+)
 
 LOCAL: dict[str, Any] = alfworld_common.LOCAL | _TWIN
 SMOKE: dict[str, Any] = alfworld_common.SMOKE | _TWIN | dict(shop_products=120, shop_train=40)
-SMOLLM2: dict[str, Any] = alfworld_common.SMOLLM2 | _TWIN
+SMOLLM2: dict[str, Any] = alfworld_common.SMOLLM2 | _TWIN | dict(max_length=3072, row_length=3072)
 PAPER: dict[str, Any] = (
     alfworld_common.PAPER
     | _SHOP

@@ -7,6 +7,7 @@ open and reinforcement learning can make it.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 import re
@@ -65,6 +66,29 @@ class Listed:
     high: float
 
 
+@dataclasses.dataclass
+class _Memory:
+    """What the shopper remembers between pages.
+
+    Attributes:
+      tried: searches so far, by what they name; the last is the one in use.
+      rejected: ids of products that lack something.
+      here: the product it opened.
+      checked: whether its features were read.
+      asking: whether the features page is what comes next.
+      chosen: option values that were selected.
+      leaving: whether the opened product was found wanting.
+    """
+
+    tried: list[str]
+    rejected: set[str] = dataclasses.field(default_factory=set)
+    here: Listed | None = None
+    checked: bool = False
+    asking: bool = False
+    chosen: set[str] = dataclasses.field(default_factory=set)
+    leaving: bool = False
+
+
 class Shopper:
     """Plays one episode: `act(observation)` -> (thought, action). Reads the modes "text" and "compact"."""
 
@@ -74,22 +98,17 @@ class Shopper:
         hinted = _HINT.findall(skills.lower())
         self.hint = hinted[-1] if hinted else None
         self.query = self.hint or rng.choice(QUERIES)
-        self._tried = [self.query]
-        self._rejected: set[str] = set()
-        self._here: Listed | None = None
-        self._checked = False
-        self._chosen: set[str] = set()
-        self._leaving = False
-        self._first = True
+        self._memory = _Memory([self.query])
+        self._before = self._memory
 
     def act(self, observation: str) -> tuple[str, str]:
         """Returns the thought and the next action after an observation (the first one included)."""
         parts = [part.strip() for part in re.split(r" \| | \[SEP\] ", observation)]
         if parts[0] == "Instruction:" and len(parts) > 3:
             parts = parts[2:]  # what is wanted is no feature of what is shown
+        self._before, self._memory = self._memory, copy.deepcopy(self._memory)
         lower = [part.lower() for part in parts]
-        if self._first or "search" in lower[-1:]:
-            self._first = False
+        if lower[-1] == "search":
             return self._search()
         if any(part.startswith("page ") for part in lower):
             return self._pick(parts, lower)
@@ -97,13 +116,21 @@ class Shopper:
             return self._decide(lower)
         return self._check(lower)
 
+    def override(self, action: str) -> None:
+        """Takes note that `action` was played instead of the one just returned (noise to recover from)."""
+        self._memory = copy.deepcopy(self._before)
+        clicked = action.removeprefix("click[").removesuffix("]")
+        for name, value in self.goal.options.items():
+            if clicked in OPTIONS[name]:
+                self._memory.chosen.discard(value)
+
     @property
     def last_query(self) -> str:
         """What the last search named."""
-        return self._tried[-1]
+        return self._memory.tried[-1]
 
     def _search(self) -> tuple[str, str]:
-        goal, query = self.goal, self._tried[-1]
+        goal, query = self.goal, self.last_query
         words = [*goal.attributes, goal.kind] if query != "type" else [goal.kind]
         if query == "options":
             words += goal.options.values()
@@ -111,51 +138,56 @@ class Shopper:
         return f"{hint}search with {query} .", f"search[{' '.join(words)}]"
 
     def _pick(self, parts: list[str], lower: list[str]) -> tuple[str, str]:
-        goal = self.goal
-        self._here, self._chosen, self._checked, self._leaving = None, set(), False, False
+        goal, memory = self.goal, self._memory
+        memory.here, memory.chosen = None, set()
+        memory.checked = memory.asking = memory.leaving = False
         fitting = [
             item
             for item in read_results(parts)
-            if goal.kind in item.title.lower() and item.low <= goal.limit and item.asin not in self._rejected
+            if goal.kind in item.title.lower() and item.low <= goal.limit and item.asin not in memory.rejected
         ]
         if fitting:
             best = max(fitting, key=lambda item: (len(self._seen(item.title)), item.high <= goal.limit))
-            seen = self._seen(best.title)
-            self._here = best
+            memory.here, seen = best, self._seen(best.title)
             need = " ".join(filter(None, ("need", " ".join(seen), goal.kind, f"under {goal.limit}")))
             return f"{need} . see {best.asin.lower()} .", f"click[{best.asin.lower()}]"
         if "next >" in lower:
             return "none here . next .", "click[next >]"
-        left = [query for query in QUERIES if query not in self._tried]
-        self._tried.append(left[0] if left else QUERIES[0])
+        left = [query for query in QUERIES if query not in memory.tried]
+        memory.tried.append(left[0] if left else QUERIES[0])
         if not left:
-            self._rejected.clear()
+            memory.rejected.clear()
         return "none left . search again .", "click[back to search]"
 
     def _decide(self, lower: list[str]) -> tuple[str, str]:
-        goal, here = self.goal, self._here
-        if here is None or self._leaving:
+        """Chooses options, looks into the features, buys or leaves the product whose page this is."""
+        goal, memory = self.goal, self._memory
+        if memory.here is None or memory.leaving or memory.here.title.lower() not in lower:
             return "not this .", "click[< prev]"
         for name, value in goal.options.items():
             if value not in lower:
-                self._rejected.add(here.asin)
+                memory.rejected.add(memory.here.asin)
                 return f"need {name} {value} . none .", "click[< prev]"
-        hidden = [attribute for attribute in goal.attributes if attribute not in self._seen(here.title)]
-        if hidden and not self._checked:
+        hidden = [attribute for attribute in goal.attributes if attribute not in self._seen(memory.here.title)]
+        if hidden and not memory.checked:
+            memory.asking = True
             return f"need {' '.join(hidden)} . check .", "click[features]"
         for name, value in goal.options.items():
-            if value not in self._chosen:
-                self._chosen.add(value)
+            if value not in memory.chosen:
+                memory.chosen.add(value)
                 return f"need {name} {value} .", f"click[{value}]"
         return "all chosen . buy .", "click[buy now]"
 
     def _check(self, lower: list[str]) -> tuple[str, str]:
         """Reads the features page."""
-        self._checked = True
+        memory = self._memory
+        if not memory.asking or memory.here is None:
+            return "not this .", "click[< prev]"
+        memory.asking, memory.checked = False, True
         missing = [wanted for wanted in self.goal.attributes if not any(wanted in part for part in lower)]
-        if missing and self._here is not None:
-            self._rejected.add(self._here.asin)
-            self._leaving = True
+        if missing:
+            memory.rejected.add(memory.here.asin)
+            memory.leaving = True
             return f"need {' '.join(missing)} . none .", "click[< prev]"
         return f"see {' '.join(self.goal.attributes)} .", "click[< prev]"
 

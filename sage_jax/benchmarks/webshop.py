@@ -12,7 +12,6 @@ from sage_jax.benchmarks.base import TRAIN, Progress
 from sage_jax.config import setting
 from sage_jax.data.expert_episodes import Demonstrator
 from sage_jax.envs.base import EnvFactory
-from sage_jax.errors import ConfigError
 from sage_jax.types import Task
 
 TEST, EVAL = "test", "eval"
@@ -89,24 +88,13 @@ class Webshop:
         return tasks
 
     def build(self) -> pathlib.Path:
-        """Returns the folder of the run's catalogue, building it once.
+        """Returns the folder of the run's catalogue, building it once (errors as `source.build_catalogue`)."""
+        from sage_jax.envs.webshop.source import build_catalogue
 
-        Raises:
-          ConfigError: the official catalogue is asked for and $WEBSHOP_DATA is not set.
-          DataError: an official file is missing or broken.
-        """
-        from sage_jax.envs.webshop.catalogue import ensure_catalogue
-        from sage_jax.envs.webshop.official import VARIABLE, OfficialSource, official_folder
-        from sage_jax.envs.webshop.twin import TwinSource
-
-        named = official_folder()
-        if self.source == "official" and named is None:
-            raise ConfigError(f"source='official' with benchmark='webshop': set {VARIABLE} to the data folder")
-        if self.source == "generated" or named is None:
-            twin = TwinSource(self.settings.shop_products, self.settings.shop_seed)
-            return ensure_catalogue(twin.identity(), twin.products(), self.cache)
-        official = OfficialSource(named, self.settings.shop_official)
-        return ensure_catalogue(official.identity(), official.products(), self.cache)
+        own = self.settings
+        return build_catalogue(
+            self.source, self.cache, size=own.shop_official, products=own.shop_products, seed=own.shop_seed
+        )
 
     def factory(self) -> EnvFactory:
         """Returns what makes shops."""

@@ -145,6 +145,6 @@ def test_reviews_write_down_what_worked_and_can_be_read_back(tasks):
 def test_a_hint_that_failed_is_replaced_or_joined(tasks):
     text = WebShopFactory(mode="compact")().reset(tasks[0], 0).text
     shopper = Shopper(text, tasks[0].family, "search with type", random.Random(0))
-    shopper._tried.append("options")
+    shopper._memory.tried.append("options")
     calls = {shopper_review(shopper, "beauty", random.Random(seed))[1]["name"] for seed in range(20)}
     assert calls == {"update_skill", "propose_skill"}
