@@ -183,7 +183,7 @@ def corpus_words() -> set[str]:
     rng = random.Random(0)
     stream = conversations(rng, lambda: 0.08)
     text = [_PAGE_WORDS, " ".join(twin.words())]
-    for _ in range(400):
+    for _ in range(250):
         text += [message for _, message, _ in next(stream)]
     return set(split_words(" ".join(text)))
 

@@ -13,8 +13,8 @@ from sage_jax.training import loop
 
 SMALL = {"benchmark": "webshop", "source": "generated", "shop_products": 150, "eval_splits": ("test",)}
 RUN = SMALL | {
-    "shop_text": "compact", "shop_page": 2, "shop_train": 12, "max_steps": 4, "max_length": 768, "row_length": 768,
-    "sft_episodes": 3, "act_tokens": 12, "review_tokens": 24, "eval_episodes": 5, "rounds": 1, "outcome": "score",
+    "shop_text": "compact", "shop_page": 2, "shop_train": 12, "max_steps": 8, "max_length": 768, "row_length": 768,
+    "sft_episodes": 6, "act_tokens": 12, "review_tokens": 24, "eval_episodes": 5, "rounds": 1, "outcome": "score",
 }  # fmt: skip
 
 
