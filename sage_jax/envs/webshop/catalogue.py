@@ -64,7 +64,8 @@ def ensure_catalogue(identity: Mapping[str, Any], products: Iterable[Product], c
 
 
 def _write(folder: pathlib.Path, products: Iterable[Product], identity: Mapping[str, Any]) -> None:
-    offsets, asins, categories, counts = [0], [], [], {kind: [] for kind in GOAL_KINDS}
+    offsets, asins, categories = [0], [], []
+    counts: dict[str, list[int]] = {kind: [] for kind in GOAL_KINDS}
     with (folder / "products.jsonl").open("wb") as file:
         for product in products:
             line = product.to_json().encode() + b"\n"

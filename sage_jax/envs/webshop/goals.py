@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from typing import Protocol
 
-from sage_jax.envs.webshop.catalogue import Catalogue
+import numpy as np
+
 from sage_jax.envs.webshop.product import Product
 from sage_jax.errors import DataError
 from sage_jax.seeding import derive_seed
@@ -19,6 +21,19 @@ DEFAULT_PRICE = 100.0
 NO_LIMIT = 1_000_000.0
 _LIMITS = tuple(10.0 * i for i in range(1, 100))
 _NEAREST = 4
+
+
+class Wares(Protocol):
+    """What goals and visits need of a catalogue."""
+
+    def product(self, number: int, /) -> Product:
+        """Returns a product by its number."""
+
+    def search(self, keywords: str, /) -> tuple[int, ...]:
+        """Returns the numbers of the products found, best first."""
+
+    def goals(self, kind: str, /) -> np.ndarray:
+        """Returns [goals, 2]: product and variant of each goal of a kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +61,7 @@ class Goal:
     price_upper: float
 
 
-def make_goal(catalogue: Catalogue, kind: str, number: int, seed: int) -> Goal:
+def make_goal(catalogue: Wares, kind: str, number: int, seed: int) -> Goal:
     """Returns goal `number` of a kind, counted in the shuffled order.
 
     Raises:

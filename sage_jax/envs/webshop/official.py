@@ -165,7 +165,8 @@ def _read_list(path: pathlib.Path) -> Iterator[dict[str, Any]]:
             raise DataError(f"{path} holds no JSON list")
         at = text.index("[") + 1
         while True:
-            at = separator.match(text, at).end()
+            gap = separator.match(text, at)
+            at = gap.end() if gap else at
             if text.startswith("]", at):
                 return
             try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from sage_jax.envs.webshop import pages
-from sage_jax.envs.webshop.catalogue import Catalogue
-from sage_jax.envs.webshop.goals import Goal, product_price
+from sage_jax.envs.webshop.goals import Goal, Wares, product_price
 from sage_jax.envs.webshop.nouns import Tagger
 from sage_jax.envs.webshop.pages import Page
 from sage_jax.envs.webshop.product import Product
@@ -26,7 +25,7 @@ class Visit:
       score: of the purchase, None before it.
     """
 
-    def __init__(self, catalogue: Catalogue, goal: Goal, seed: int, tagger: Tagger, page_size: int = PAGE_SIZE) -> None:
+    def __init__(self, catalogue: Wares, goal: Goal, seed: int, tagger: Tagger, page_size: int = PAGE_SIZE) -> None:
         """Starts on the search page; `seed` is that of the prices."""
         self._catalogue, self.goal, self._seed = catalogue, goal, seed
         self._tagger, self._page_size = tagger, page_size
