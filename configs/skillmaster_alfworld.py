@@ -15,7 +15,7 @@ from configs.alfworld_common import SCALES, make_config
 
 LOCAL = dict(method="skillmaster", retrieval="condition", probes=2, probe_topic=True)
 SMOKE = LOCAL | dict(probes=1)
-SMOLLM2 = dict(method="skillmaster", probes=1)
+SMOLLM2 = LOCAL | dict(probes=1)
 PAPER = dict(
     method="skillmaster",
     review_tokens=512,
