@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 PACKAGES = (
-    "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "transformers", "tokenizers", "alfworld", "textworld"
+    "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "transformers", "tokenizers", "alfworld",
+    "textworld", "bm25s", "rapidfuzz",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ precomputed ones. Ties go to the product that comes first, as in Lucene.
 from __future__ import annotations
 
 import contextlib
+import logging
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ def build_index(documents: Iterable[str], folder: pathlib.Path) -> None:
     """Writes the index of documents, numbered from 0, to a folder."""
     with _without_jax():
         import bm25s
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it tells of each index at a level that shows everywhere
     vocabulary: dict[bytes, int] = {}
     corpus = [
         np.array([vocabulary.setdefault(word, len(vocabulary)) for word in words(document)], np.int32)
