@@ -73,7 +73,7 @@ def rich_tables(evals: Mapping[str, Sequence[EvalRow]], title: str = "") -> list
     for comparison in compare(evals):
         table = rich.table.Table(
             title=" ".join(filter(None, [title, comparison.split])),
-            caption="success (Wilson 95 %), mean environment steps, mean generated tokens",
+            caption="success (Wilson 95 %), score where it differs, mean environment steps, mean generated tokens",
             box=rich.box.SIMPLE_HEAD,
             show_lines=False,
         )
