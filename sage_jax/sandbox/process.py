@@ -49,7 +49,7 @@ class SandboxedProcess:
         argv: Sequence[str],
         *,
         env: dict[str, str],
-        stop: Callable[[], None] | None = None,
+        stop: Callable[[], object] | None = None,
         graceful: bool = False,
         folders: Sequence[str] = (),
     ) -> None:
@@ -74,7 +74,10 @@ class SandboxedProcess:
         except OSError as error:
             self._remove_folders()
             raise SandboxError(f"the sandbox's wrapper {argv[0]!r} cannot be started: {error}") from error
-        self.stdin, self.stdout, self.stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        if stdin is None or stdout is None or stderr is None:
+            raise SandboxError("the sandbox's process has no pipes")
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
 
     @property
     def pid(self) -> int:
@@ -120,7 +123,7 @@ class SandboxedProcess:
                         finished = not chunk
                     if finished:
                         selector.unregister(key.fileobj)
-                        key.fileobj.close()
+                        getattr(self, key.data).close()
                 if began is None and read["stdout"].startswith(READY):
                     began = time.monotonic()
                     deadline = began + wall_s

@@ -132,13 +132,14 @@ def instructions(machine: str, *, metadata: bool, network: bool) -> list[tuple[i
         (_RETURN, 0, 0, _ERRNO | ENOSYS),
     ]
     for numbers in [*_REFUSED.values(), *([] if metadata else _METADATA.values())]:
-        if numbers[column] is not None:
-            program += [(_JUMP_EQUAL, 0, 1, numbers[column]), refuse]
+        number = numbers[column]
+        if number is not None:
+            program += [(_JUMP_EQUAL, 0, 1, number), refuse]
     # clone3 hides its flags behind a pointer; libc falls back to clone when it seems not to exist.
     program += [(_JUMP_EQUAL, 0, 1, clone3_nr), (_RETURN, 0, 0, _ERRNO | ENOSYS)]
     flagged = [(clone_nr, 0, _NEW_NAMESPACES), *((nrs[column], at, _FAST_OPEN_FLAG) for nrs, at in _SENDS.values())]
-    for number, position, flags in flagged:
-        program += [(_JUMP_EQUAL, 0, 4, number), (_LOAD, 0, 0, _ARGUMENTS[position])]
+    for call, position, flags in flagged:
+        program += [(_JUMP_EQUAL, 0, 4, call), (_LOAD, 0, 0, _ARGUMENTS[position])]
         program += [(_JUMP_ANY_BIT, 0, 1, flags), refuse, allow]
     program += [(_JUMP_EQUAL, 0, 6, option_nr), (_LOAD, 0, 0, _ARGUMENTS[1]), (_JUMP_EQUAL, 0, 3, _TCP)]
     program += [(_LOAD, 0, 0, _ARGUMENTS[2]), (_JUMP_EQUAL, 0, 1, _FAST_OPEN_OPTION), refuse, allow]

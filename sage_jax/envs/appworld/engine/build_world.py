@@ -102,7 +102,7 @@ def insert_person(models, person: dict, songs: dict[str, int]) -> None:
         user.save()
         users[app] = user.id
     models.spotify.MusicPlayer(user_id=users["spotify"]).save()
-    projects = {}
+    projects: dict[str, int] = {}
     for model, rows in person["rows"].items():
         app, name = model.split(".")
         for row in rows:
@@ -174,7 +174,7 @@ def make_first(path: pathlib.Path) -> None:
     """
     statements = [json.loads(line) for line in path.read_text().splitlines()]
     for statement, parameters, _ in statements:
-        columns = re.search(r"\((.*?)\) VALUES", statement).group(1).split(", ")
+        columns = re.findall(r"\((.*?)\) VALUES", statement)[0].split(", ")
         if "supervisor_id" in columns:
             parameters[columns.index("supervisor_id")] = 1
     path.write_text("".join(json.dumps(statement) + "\n" for statement in statements))

@@ -64,7 +64,7 @@ class State:
         return row
 
     def _changes(self) -> list[dict[str, Any]]:
-        found = []
+        found: list[dict[str, Any]] = []
         for model in sorted({*self._start, *self.tables}):
             before, after = self._start.get(model, {}), self.tables.get(model, {})
             for number in sorted({*before, *after}):

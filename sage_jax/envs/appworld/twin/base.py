@@ -120,7 +120,7 @@ class Template:
     apps: tuple[str, ...]
     difficulty: int
     functions: str
-    make: Callable[[Person, random.Random], tuple[Draft, Draft, Draft]]
+    make: Callable[[Person, random.Random], tuple[Draft, ...]]
 
 
 # Logs in with what the supervisor knows.

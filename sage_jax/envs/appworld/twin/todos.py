@@ -21,7 +21,7 @@ _TASKS = """def project_tasks(token, name):
 def _fill(person: Person, rng: random.Random) -> dict[str, list[dict]]:
     """Gives a person three projects of 4 to 7 tasks each; titles are unique."""
     things = iter(rng.sample(THINGS, len(THINGS)))
-    projects = {}
+    projects: dict[str, list[dict]] = {}
     for name in rng.sample(TOPICS, 3):
         person.add(PROJECT, name=name)
         projects[name] = []

@@ -75,7 +75,10 @@ def make_world(options: WorldOptions | None = None) -> World:
     most, wanted = len(FIRST_NAMES) * len(NAME_ENDINGS), sum(map(len, _plan(options).values()))
     if wanted > most:
         raise ConfigError(f"the world options ask for {wanted} scenarios; there are names for {most} people")
-    people, tasks, splits, templates = [], [], {}, {}
+    people: list[Person] = []
+    tasks: list[TwinTask] = []
+    splits: dict[str, tuple[str, ...]] = {}
+    templates: dict[str, str] = {}
     for split, plan in _plan(options).items():
         ids = []
         for number, template in enumerate(plan):
