@@ -11,13 +11,18 @@ import dataclasses
 from sage_jax import config
 from sage_jax.benchmarks import BENCHMARKS, Benchmark
 from sage_jax.benchmarks.alfworld import AlfworldSettings
+from sage_jax.benchmarks.gaia import GaiaSettings
 from sage_jax.benchmarks.webshop import WebshopSettings
+from sage_jax.benchmarks.webwalker import WebwalkerSettings
 from sage_jax.config import setting
 from sage_jax.data.tasks import SOURCES, cache_folder
 from sage_jax.skills import RETRIEVERS
 
-METHODS = ("grpo", "skillmaster")
+METHODS = ("grpo", "skillmaster", "skillr1")
 OUTCOMES = ("success", "score")
+MODES = ("sibling", "literal")  # as in losses.generations, which loads no settings
+FORMATS = ("file", "body")  # as in agents.editor
+MODES_OF_CALLS = ("tools", "react")  # as in agents.tool_agent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,12 +110,53 @@ class RlSettings(config.Settings):
     kl_kind: str = setting("k3", "estimator of it", choices=("k1", "k2", "k3"))
     entropy_coef: float = setting(0.001, "entropy bonus", low=0)
     importance_cap: float = setting(0.0, "truncated importance weight against the engine; 0 is off", low=0)
+    ratio_level: str = setting("token", "one probability ratio a token, or a sequence", choices=("token", "sequence"))
     lr: float = setting(1e-6, "peak learning rate of RL", above=0)
     lr_schedule: str = setting("constant", "after the warm-up", choices=("constant", "cosine"))
     lr_warmup: int = setting(0, "updates of linear warm-up", low=0)
     optimizer: str = setting("adamw", "optimizer of RL and SFT", choices=("adamw", "muon"))
     weight_decay: float = setting(0.01, "decoupled weight decay", low=0)
     max_grad_norm: float = setting(1.0, "global-norm clip; 0 is off", low=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkillR1Settings(config.Settings):
+    """Skill-R1: generations of skills, written by the policy for a frozen task LLM."""
+
+    generations: int = setting(3, "G, generations of a skill", low=1)
+    siblings: int = setting(4, "M, skills written after one history; 1 with generation_mode=literal", low=1)
+    skill_rollouts: int = setting(4, "K, rollouts of the task LLM under one skill", low=1)
+    generation_mode: str = setting("sibling", "advantages: siblings compared, or the paper's formula", choices=MODES)
+    inter_coef: float = setting(1.0, "lambda, weight of the comparison with the last generation", low=0)
+    skill_format: str = setting("file", "what the policy writes: a SKILL.md, or its body alone", choices=FORMATS)
+    skill_tokens: int = setting(1024, "most tokens of a skill", low=1)
+    history_tokens: int = setting(3000, "most tokens of the history in a prompt", low=16)
+    seed_skills: str = setting("", "folder of seed skills (SKILL.md); empty takes the built-in one", free=True)
+    instances: int = setting(8, "tasks evolved at one time", low=1, free=True)
+    eval_rollouts: int = setting(2, "rollouts of a skill in evaluations", low=1, free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskLlmSettings(config.Settings):
+    """The frozen task LLM of Skill-R1."""
+
+    task_llm: str = setting("follower", "an endpoint, or the local scale's program", choices=("follower", "endpoint"))
+    task_slip: float = setting(0.05, "follower: chance to overlook a step in a turn", low=0, high=1)
+    task_url: str = setting("", "base address of an OpenAI-compatible endpoint, .../v1", free=True)
+    task_model: str = setting("", "name of the model there")
+    task_key_env: str = setting("", "environment variable that holds its key; empty sends none", free=True)
+    task_mode: str = setting("react", "how tools are called", choices=MODES_OF_CALLS)
+    task_reply_tokens: int = setting(1024, "most tokens of one answer", low=1)
+    task_temperature: float = setting(1.0, "of the task LLM", low=0)
+    task_episode_tokens: int = setting(0, "tokens of a rollout; past it it is truncated; 0 is no limit", low=0)
+    task_calls: int = setting(0, "budget of the run in questions; 0 is no limit", low=0, free=True)
+    task_tokens: int = setting(0, "budget of the run in tokens; 0 is no limit", low=0, free=True)
+    task_money: float = setting(0.0, "budget of the run in money; 0 is no limit", low=0, free=True)
+    task_price_in: float = setting(0.0, "money for a million prompt tokens", low=0, free=True)
+    task_price_out: float = setting(0.0, "money for a million completion tokens", low=0, free=True)
+    task_concurrency: int = setting(16, "questions under way at one time", low=1, free=True)
+    task_retries: int = setting(6, "further attempts at a question", low=0, free=True)
+    task_cache: str = setting("", "folder of answers kept by content; empty keeps none", free=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,9 +207,13 @@ class RunSettings(config.RunConfig):
     tasks: TaskSettings = dataclasses.field(default_factory=TaskSettings)
     alfworld: AlfworldSettings = dataclasses.field(default_factory=AlfworldSettings)
     webshop: WebshopSettings = dataclasses.field(default_factory=WebshopSettings)
+    gaia: GaiaSettings = dataclasses.field(default_factory=GaiaSettings)
+    webwalker: WebwalkerSettings = dataclasses.field(default_factory=WebwalkerSettings)
     agent: AgentSettings = dataclasses.field(default_factory=AgentSettings)
     skills: SkillSettings = dataclasses.field(default_factory=SkillSettings)
     rl: RlSettings = dataclasses.field(default_factory=RlSettings)
+    skillr1: SkillR1Settings = dataclasses.field(default_factory=SkillR1Settings)
+    task: TaskLlmSettings = dataclasses.field(default_factory=TaskLlmSettings)
     sft: SftSettings = dataclasses.field(default_factory=SftSettings)
     evaluation: EvalSettings = dataclasses.field(default_factory=EvalSettings)
     engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)
@@ -181,6 +231,13 @@ class RunSettings(config.RunConfig):
                 f"engine={self.engine.engine!r} with engine_urls={self.engine.engine_urls!r}: "
                 "engine=http needs the address of every server, and engine=embedded has none"
             )
+        if self.rl.ratio_level == "sequence" and self.rl.aggregation != "sequence_mean":
+            raise config.ConfigError(
+                f"ratio_level='sequence' with aggregation={self.rl.aggregation!r}: a ratio of whole sequences needs "
+                "aggregation='sequence_mean'"
+            )
+        if self.rl.method == "skillr1":
+            self._check_skill_r1()
         if self.engine.engine == "http" and self.agent.choices:
             raise config.ConfigError("choices=True with engine='http': servers cannot sample among choices; drop one")
         splits = self.open_benchmark().splits
@@ -190,6 +247,29 @@ class RunSettings(config.RunConfig):
                     f"eval_splits contains {split!r}: expected some of {', '.join(splits)} "
                     f"with benchmark={self.tasks.benchmark!r}"
                 )
+
+    def _check_skill_r1(self) -> None:
+        own, task = self.skillr1, self.task
+        if own.generation_mode == "literal" and own.siblings != 1:
+            raise config.ConfigError(
+                f"generation_mode='literal' with siblings={own.siblings}: the paper's formula has one skill; use 1"
+            )
+        if (task.task_llm == "endpoint") != bool(task.task_url and task.task_model):
+            raise config.ConfigError(
+                f"task_llm={task.task_llm!r} with task_url={task.task_url!r} and task_model={task.task_model!r}: "
+                "an endpoint needs both, and the follower neither"
+            )
+        if self.tasks.benchmark not in ("gaia", "webwalker"):
+            raise config.ConfigError(
+                f"method='skillr1' with benchmark={self.tasks.benchmark!r}: the task LLM plays by tool calls; "
+                "use gaia or webwalker"
+            )
+        if task.task_llm == "follower" and self.tasks.benchmark != "webwalker":
+            raise config.ConfigError("task_llm='follower' walks generated websites alone; set benchmark='webwalker'")
+        if self.sft.sft_episodes:
+            raise config.ConfigError(
+                f"sft_episodes={self.sft.sft_episodes} with method='skillr1': an editor has no expert episodes; use 0"
+            )
 
     def open_benchmark(self) -> Benchmark:
         """Returns the benchmark with this run's options; nothing is loaded yet."""

@@ -6,6 +6,13 @@ from collections.abc import Callable
 
 from sage_jax.benchmarks.alfworld import Alfworld
 from sage_jax.benchmarks.base import Benchmark
+from sage_jax.benchmarks.gaia import Gaia
 from sage_jax.benchmarks.webshop import Webshop
+from sage_jax.benchmarks.webwalker import Webwalker
 
-BENCHMARKS: dict[str, Callable[..., Benchmark]] = {"alfworld": Alfworld, "webshop": Webshop}
+BENCHMARKS: dict[str, Callable[..., Benchmark]] = {
+    "alfworld": Alfworld,
+    "gaia": Gaia,
+    "webshop": Webshop,
+    "webwalker": Webwalker,
+}

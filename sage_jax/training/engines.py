@@ -10,9 +10,12 @@ from sage_jax.errors import ConfigError
 from sage_jax.models.config import ModelConfig
 from sage_jax.rollout import Engine
 from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.follower_llm import FollowerLlm
 from sage_jax.rollout.http_client import HttpOptions
+from sage_jax.rollout.openai_llm import OpenAiLlm, OpenAiOptions
 from sage_jax.rollout.programs import EngineConfig
 from sage_jax.rollout.sglang import SglangEngine
+from sage_jax.rollout.task_llm import Budget, TaskLlm
 from sage_jax.rollout.weights import WeightFolders
 from sage_jax.settings import RunSettings
 
@@ -59,6 +62,30 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
         client.close()
         raise
     return client
+
+
+def open_task_llm(settings: RunSettings, folder: pathlib.Path) -> TaskLlm:
+    """Returns the frozen task LLM of Skill-R1; an endpoint's calls are logged to the run folder.
+
+    Raises:
+      ConfigError: the environment variable that should hold the key does not.
+    """
+    task = settings.task
+    budget = Budget(task.task_calls, task.task_tokens, task.task_money)
+    if task.task_llm == "follower":
+        return FollowerLlm(slip=task.task_slip, budget=budget)
+    options = OpenAiOptions(
+        url=task.task_url,
+        model=task.task_model,
+        key_env=task.task_key_env,
+        retries=task.task_retries,
+        concurrency=task.task_concurrency,
+        price_in=task.task_price_in,
+        price_out=task.task_price_out,
+        cache=task.task_cache,
+        log=str(folder / "task_llm.jsonl"),
+    )
+    return OpenAiLlm(options, budget)
 
 
 def _check_lengths(client: SglangEngine, max_length: int) -> None:

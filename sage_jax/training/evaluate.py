@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from sage_jax.agents.episode import EpisodePlan, Player
+from sage_jax.methods.skill_r1 import generation_curve, write_banks
+from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.evaluation import EpisodeOutcome
 from sage_jax.metrics.progress import show_progress
 from sage_jax.seeding import derive_seed
@@ -73,3 +78,24 @@ async def evaluate(
         for (split, retrieval), trajectory in zip(kinds, played, strict=True)
     ]
     return outcomes, played
+
+
+async def evaluate_skills(
+    player: SkillR1Player, settings: RunSettings, tasks: Mapping[str, Sequence[Task]], path: pathlib.Path
+) -> list[EpisodeOutcome]:
+    """Evaluates Skill-R1: every task without a skill, and with one evolved for it.
+
+    Beside `path` it writes the curve over generations ("<stem>_generations.json": mean reward, and share of instances
+    solved by any rollout so far) and the banks ("<stem>_banks_<split>.jsonl").
+    """
+    outcomes, curves = [], {}
+    for split, games in tasks.items():
+        chosen = choose_games(games, settings.evaluation.eval_episodes)
+        found, evolutions = await player.evaluate(split, chosen)
+        outcomes += found
+        options = dataclasses.replace(player.options(), rollouts=settings.skillr1.eval_rollouts)
+        curve = generation_curve(evolutions, options)
+        curves[split] = [{"generation": g, "reward": r, "solved": s} for g, (r, s) in enumerate(curve)]
+        write_banks(path.with_name(f"{path.stem}_banks_{split}.jsonl"), evolutions)
+    path.with_name(f"{path.stem}_generations.json").write_text(json.dumps(curves, indent=1) + "\n")
+    return outcomes

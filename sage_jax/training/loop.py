@@ -27,7 +27,7 @@ from sage_jax.seeding import numpy_rng
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank, save_bank
 from sage_jax.training.cold_start import cold_start
-from sage_jax.training.evaluate import evaluate
+from sage_jax.training.evaluate import evaluate, evaluate_skills
 from sage_jax.training.session import Session, open_session
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import read_metrics
@@ -119,7 +119,7 @@ def play_and_learn(
     hand_over(session, state.params, number)
     clock.lap("weights")
     tasks = round_tasks(session.tasks["train"], settings, number)
-    play = METHODS[settings.rl.method]
+    play = session.skill_player.play_round if session.skill_player else METHODS[settings.rl.method]
     result = session.runner.run(play(session.player, settings, tasks, session.tasks["train"], bank, number))
     clock.lap("rollout")
     state, learned = learn(session, state, reference, result.trajectories, number, clock)
@@ -204,7 +204,10 @@ def run_evaluation(
     if rows is None:
         hand_over(session, params, step + 1_000_000)  # evaluation never shares a version with a round
         tasks = {split: session.tasks[split] for split in session.eval_splits}
-        outcomes, _ = session.runner.run(evaluate(session.player, session.settings, tasks, bank))
+        if session.skill_player:
+            outcomes = session.runner.run(evaluate_skills(session.skill_player, session.settings, tasks, path))
+        else:
+            outcomes, _ = session.runner.run(evaluate(session.player, session.settings, tasks, bank))
         rows = summarise(outcomes)
         write_rows(path, rows)
         path.with_suffix(".stamp").write_text(json.dumps(stamp(session.settings, step)))

@@ -17,7 +17,7 @@ from sage_jax.models.memory import estimate
 from sage_jax.models.presets import preset
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
-from sage_jax.training.evaluate import evaluate
+from sage_jax.training.evaluate import evaluate, evaluate_skills
 from sage_jax.training.session import load_policy, mesh_sizes, open_session
 
 
@@ -34,8 +34,12 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
             bank, version = SkillBank.restore(restored.document["bank"]), restored.step + 1
             session.engine.update_weights(restored.arrays["state"]["params"], version)
         tasks = {split: session.tasks[split] for split in session.eval_splits}
-        outcomes, _ = session.runner.run(evaluate(session.player, settings, tasks, bank))
-    rows, path = summarise(outcomes), folder / "eval" / f"{tag}.json"
+        path = folder / "eval" / f"{tag}.json"
+        if session.skill_player:
+            outcomes = session.runner.run(evaluate_skills(session.skill_player, settings, tasks, path))
+        else:
+            outcomes, _ = session.runner.run(evaluate(session.player, settings, tasks, bank))
+    rows = summarise(outcomes)
     write_rows(path, rows)
     path.with_suffix(".stamp").unlink(missing_ok=True)  # a training run with this tag evaluates anew
     return path

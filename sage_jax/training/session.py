@@ -14,14 +14,18 @@ from typing import Any
 import jax
 import optax
 
+from sage_jax.agents.editor import Editor, EditorOptions
 from sage_jax.agents.episode import AgentOptions, Player
+from sage_jax.agents.tool_agent import ToolAgent, ToolAgentOptions
 from sage_jax.benchmarks import Benchmark
 from sage_jax.benchmarks.base import TRAIN, Progress
+from sage_jax.data.editor_corpus import SEED_SKILL
 from sage_jax.data.sft import text_encoder
 from sage_jax.data.tasks import cache_folder
 from sage_jax.data.tokenizer import load_tokenizer
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError
+from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.progress import show_progress
 from sage_jax.models import hf
 from sage_jax.models.config import ModelConfig
@@ -30,8 +34,8 @@ from sage_jax.models.transformer import forward, head_weights, logical_axes
 from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.rollout import Engine
 from sage_jax.settings import RunSettings
-from sage_jax.skills import RetrievalConfig, SkillBank, load_bank
-from sage_jax.training.engines import open_engine
+from sage_jax.skills import RetrievalConfig, SkillBank, SkillFolder, load_bank, load_folder
+from sage_jax.training.engines import open_engine, open_task_llm
 from sage_jax.training.optimizer import OptimizerOptions, make_optimizer, make_schedule
 from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
 from sage_jax.types import Task
@@ -51,6 +55,7 @@ class Session:
     pool: EnvPool
     engine: Engine
     player: Player
+    skill_player: SkillR1Player | None
     runner: asyncio.Runner
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
@@ -67,7 +72,7 @@ class Session:
     @property
     def streams(self) -> dict[str, int]:
         """Numbers of the streams in a packed batch."""
-        return {"act": 0, "review": 1}
+        return {"act": 0, "review": 1, "skill": 2}
 
     def start_bank(self) -> SkillBank:
         """Returns the bank a run starts with."""
@@ -114,6 +119,7 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
             pool=pool,
             engine=engine,
             player=make_player(settings, engine, pool, tokenizer, encode),
+            skill_player=make_skill_player(settings, engine, pool, tokenizer, folder, stack, runner),
             runner=runner,
             optimizer=optimizer,
             schedule=schedule,
@@ -224,6 +230,52 @@ def make_player(settings: RunSettings, engine: Engine, pool: EnvPool, tokenizer:
     )
 
 
+def make_skill_player(
+    settings: RunSettings,
+    engine: Engine,
+    pool: EnvPool,
+    tokenizer: Any,
+    folder: pathlib.Path,
+    stack: contextlib.ExitStack,
+    runner: asyncio.Runner,
+) -> SkillR1Player | None:
+    """Returns what Skill-R1 plays with, None for other methods; `stack` closes its task LLM.
+
+    Raises:
+      ConfigError: the endpoint's key is missing, or a size does not fit.
+      SkillError: the folder of seed skills is missing or broken.
+    """
+    if settings.rl.method != "skillr1":
+        return None
+    own, agent = settings.skillr1, settings.agent
+    llm = open_task_llm(settings, folder)
+    stack.callback(lambda: runner.run(llm.close()))
+    tool_options = ToolAgentOptions(
+        mode=settings.task.task_mode,
+        max_steps=agent.max_steps,
+        max_tokens=settings.task.task_reply_tokens,
+        episode_tokens=settings.task.task_episode_tokens,
+        old_chars=0 if settings.task.task_llm == "follower" else ToolAgentOptions.old_chars,
+        temperature=settings.task.task_temperature,
+        timeout_s=agent.episode_timeout_s,
+    )
+    editor_options = EditorOptions(
+        format=own.skill_format,
+        history_tokens=own.history_tokens,
+        skill_tokens=own.skill_tokens,
+        temperature=agent.temperature,
+        top_p=agent.top_p,
+        top_k=agent.top_k,
+    )
+    return SkillR1Player(
+        editor=Editor(engine, tokenizer, editor_options, encode=text_encoder(tokenizer)),
+        agent=ToolAgent(llm, pool, tool_options),
+        settings=settings,
+        folder=folder,
+        seeds=load_folder(own.seed_skills) if own.seed_skills else SkillFolder().put(SEED_SKILL),
+    )
+
+
 def rl_optimizer(settings: RunSettings) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the optimizer of RL and its schedule."""
     rl = settings.rl
@@ -252,5 +304,6 @@ def loss_options(settings: RunSettings) -> LossOptions:
         kl_kind=rl.kl_kind,
         entropy_coef=rl.entropy_coef,
         importance_cap=rl.importance_cap or None,
+        ratio_level=rl.ratio_level,
         temperature=settings.agent.temperature,
     )
