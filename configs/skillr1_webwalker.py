@@ -19,4 +19,6 @@ from configs import skillr1_common
 def get_config(arg: str | None = None):
     """Returns the config of a scale."""
     own = dict(benchmark="webwalker", sites_languages=("en",), sites_train=30, sites_test=10)
+    if (arg or "").startswith("paper"):
+        own |= dict(task_judge=True)
     return skillr1_common.make_config(arg, "skillr1_webwalker", ("local", "smoke", "paper"), own)

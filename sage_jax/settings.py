@@ -156,6 +156,7 @@ class TaskLlmSettings(config.Settings):
     task_price_out: float = setting(0.0, "money for a million completion tokens", low=0, free=True)
     task_concurrency: int = setting(16, "questions under way at one time", low=1, free=True)
     task_retries: int = setting(6, "further attempts at a question", low=0, free=True)
+    task_judge: bool = setting(False, "let the task LLM judge answers that do not match word for word")
     task_cache: str = setting("", "folder of answers kept by content; empty keeps none", free=True)
 
 
@@ -263,6 +264,11 @@ class RunSettings(config.RunConfig):
             raise config.ConfigError(
                 f"method='skillr1' with benchmark={self.tasks.benchmark!r}: the task LLM plays by tool calls; "
                 "use gaia or webwalker"
+            )
+        if task.task_judge and (task.task_llm == "follower" or self.tasks.benchmark != "webwalker"):
+            raise config.ConfigError(
+                f"task_judge=True with task_llm={task.task_llm!r} and benchmark={self.tasks.benchmark!r}: "
+                "an endpoint judges WebWalkerQA's answers; GAIA has rules of its own"
             )
         if task.task_llm == "follower" and self.tasks.benchmark != "webwalker":
             raise config.ConfigError("task_llm='follower' walks generated websites alone; set benchmark='webwalker'")

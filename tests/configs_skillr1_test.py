@@ -51,6 +51,7 @@ def test_conditions_are_overrides():
         ({"task_url": "http://x/v1", "task_model": "m"}, "the follower neither"),
         ({"benchmark": "alfworld", "eval_splits": ("valid_seen",)}, "use gaia or webwalker"),
         ({"benchmark": "gaia"}, "set benchmark='webwalker'"),
+        ({"task_judge": True}, "an endpoint judges WebWalkerQA"),
         ({"sft_episodes": 3}, "an editor has no expert episodes"),
         ({"aggregation": "token_mean"}, "aggregation='sequence_mean'"),
     ],

@@ -99,6 +99,11 @@ class Editor:
         self._engine, self._tokenizer, self.options, self._encode = engine, tokenizer, options, encode
         self._template = ChatTemplate.from_tokenizer(tokenizer)
 
+    def at(self, temperature: float) -> Editor:
+        """Returns the same editor sampling at another temperature."""
+        options = dataclasses.replace(self.options, temperature=temperature)
+        return Editor(self._engine, self._tokenizer, options, encode=self._encode)
+
     def prompt(self, question: str, family: str, history: Sequence[Attempt]) -> tuple[int, ...]:
         """Returns the ids of the prompt; the history is cut to its budget, oldest generations first."""
         options = self.options

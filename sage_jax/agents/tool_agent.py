@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sage_jax.agents.judge import judge_answer
 from sage_jax.agents.tool_prompts import opening, tool_texts
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError, EngineError, EnvError
@@ -82,9 +83,12 @@ class TaskRollout:
 class ToolAgent:
     """Plays rollouts on one task LLM and one environment pool."""
 
-    def __init__(self, llm: TaskLlm, pool: EnvPool, options: ToolAgentOptions | None = None):
-        """Takes the LLM, the environments, and how to play."""
+    def __init__(
+        self, llm: TaskLlm, pool: EnvPool, options: ToolAgentOptions | None = None, *, judge: TaskLlm | None = None
+    ):
+        """Takes the LLM, the environments, how to play, and who judges answers that the environment does not accept."""
         self.llm, self.pool, self.options = llm, pool, options or ToolAgentOptions()
+        self.judge = judge
         self._numbers = itertools.count()
 
     async def play_all(
@@ -193,6 +197,8 @@ class _Rollout:
         if result.done:
             self._answer, self._won = str(result.info.get("answer", "")), bool(result.won)
             self._score = float(result.info.get("f1", result.reward))
+            if self._agent.judge is not None and not self._won:
+                self._won = await judge_answer(self._agent.judge, self._task, self._answer)
             self._end(Status.OK, "answer")
             return True
         self._observe(raw, result.text)

@@ -67,8 +67,9 @@ class SkillR1Player:
         seed = settings.evaluation.eval_seed
         plans = [(task, None, derive_seed(seed, "eval", split, task.id)) for task in tasks]
         plain = await self.agent.play_all(plans, concurrency=settings.agent.concurrency)
+        editor = self.editor.at(settings.evaluation.eval_temperature)
         evolutions = await skill_r1.evolve_all(
-            self.editor, self.agent, tasks, self.seed_skill, options, seed=seed, tag=f"eval/{split}"
+            editor, self.agent, tasks, self.seed_skill, options, seed=seed, tag=f"eval/{split}"
         )
         outcomes = [_outcome(split, False, rollout) for rollout in plain]
         return outcomes + [_last_outcome(split, evolution) for evolution in evolutions], evolutions

@@ -248,6 +248,9 @@ def make_skill_player(
     if settings.rl.method != "skillr1":
         return None
     own, agent = settings.skillr1, settings.agent
+    seeds = load_folder(own.seed_skills) if own.seed_skills else SkillFolder().put(SEED_SKILL)
+    if not len(seeds):
+        raise ConfigError(f"seed_skills={own.seed_skills!r} holds no skill (NAME/SKILL.md)")
     llm = open_task_llm(settings, folder)
     stack.callback(lambda: runner.run(llm.close()))
     tool_options = ToolAgentOptions(
@@ -269,10 +272,10 @@ def make_skill_player(
     )
     return SkillR1Player(
         editor=Editor(engine, tokenizer, editor_options, encode=text_encoder(tokenizer)),
-        agent=ToolAgent(llm, pool, tool_options),
+        agent=ToolAgent(llm, pool, tool_options, judge=llm if settings.task.task_judge else None),
         settings=settings,
         folder=folder,
-        seeds=load_folder(own.seed_skills) if own.seed_skills else SkillFolder().put(SEED_SKILL),
+        seeds=seeds,
     )
 
 

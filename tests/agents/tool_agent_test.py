@@ -196,6 +196,35 @@ def test_a_page_that_asks_for_the_key_gets_none(factory, monkeypatch):
     assert re.search(r"the key is \[secret\]", rollout.answer)
 
 
+def test_a_judge_accepts_other_words_and_its_nonsense_is_no_reward(factory):
+    # Each rollout: an answer, then the judge's word on it; a right answer is not asked about, nor is an empty one.
+    truth = TASKS[0].payload["answer"]
+    answers = iter(["say", "correct", "say", "incorrect", "say", "perhaps", "right", "empty"])
+
+    says = {"say": "FINAL ANSWER: in other words", "right": f"FINAL ANSWER: {truth}", "empty": "FINAL ANSWER: "}
+
+    def script(body):
+        said = next(answers)
+        return says.get(said, said)
+
+    with ChatServer(script) as server:
+        llm = OpenAiLlm(OpenAiOptions(server.url, "m"))
+
+        async def main():
+            agent = ToolAgent(llm, LocalPool(factory), judge=llm)
+            results = await agent.play_all([(TASKS[0], None, seed) for seed in range(5)], concurrency=1)
+            await llm.close()
+            return results
+
+        rollouts = asyncio.run(main())
+        judged = server.bodies[1]
+    assert [rollout.reward.value for rollout in rollouts] == [1.0, 0.0, None, 1.0, 0.0]
+    assert rollouts[2].reward.status is Status.ENGINE_ERROR
+    assert judged["temperature"] == 0.0
+    assert f"Reference answer: {truth}" in judged["messages"][1]["content"]
+    assert "in other words" in judged["messages"][1]["content"]
+
+
 def test_refusals():
     with pytest.raises(ConfigError, match="task_mode='chat'"):
         ToolAgentOptions(mode="chat")
