@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CODE := sage_jax experiments launch configs tests third_party setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-sglang lint format types base-model lock install install-test
+.PHONY: help run test test-slow test-sglang lint format types base-model editor-model lock install install-test
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ types: install-test  ## check type hints
 
 base-model: install  ## rebuild the small base model in assets/ (hours; resumes where it stopped)
 	$(BIN)/python -m experiments.pretrain $(ARGS)
+
+editor-model: install  ## rebuild Skill-R1's small editor in assets/ (a minute)
+	$(BIN)/python -m experiments.make_editor $(ARGS)
 
 lock: $(BIN)/python  ## resolve requirements*.in into the pinned requirements*.txt
 	$(BIN)/python -m pip install --quiet uv

@@ -52,9 +52,9 @@ class EditorModelSettings:
       seed: of the initialisation and of the lessons.
     """
 
-    updates: int = 300
-    rows: int = 8
-    row_length: int = 512
+    updates: int = 200
+    rows: int = 4
+    row_length: int = 320
     learning_rate: float = 5e-3
     seed: int = 0
 
@@ -68,7 +68,7 @@ def make_editor_model(settings: EditorModelSettings, out: pathlib.Path) -> dict[
     rng = random.Random(derive_seed(settings.seed, "editor/lessons"))
 
     def batch() -> MicroBatches:
-        lessons = [conversation_sequence(lesson(rng), encode, template, i) for i in range(4 * settings.rows)]
+        lessons = [conversation_sequence(lesson(rng), encode, template, i) for i in range(2 * settings.rows)]
         packed = pack(lessons, row_length=settings.row_length)
         return micro_batches(packed.rows(slice(0, settings.rows)), settings.rows, capacity_multiple=512)
 
