@@ -139,7 +139,8 @@ def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
     if not (folder / "config.json").is_file():
         raise ConfigError(
             f"model={settings.policy.model!r}: no such model folder (it needs config.json, safetensors and tokenizer); "
-            "`make base-model` makes assets/base, and any Qwen2/2.5, Qwen3, Llama or SmolLM2 folder fits"
+            "`make base-model` makes assets/base, `make editor-model` assets/editor, and any "
+            "Qwen2/2.5, Qwen3, Llama or SmolLM2 folder fits"
         )
     place = None
     if settings.policy.mesh:
