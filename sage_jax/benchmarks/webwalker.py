@@ -50,7 +50,7 @@ class Webwalker:
     splits = (TRAIN, "valid", "test")
 
     def load(self, splits: Sequence[str], progress: Progress) -> dict[str, tuple[Task, ...]]:
-        """Lists the questions of each split; the family is type and difficulty, "single_source/easy".
+        """Lists the questions of each split; the family is type and difficulty, "single_source-easy".
 
         The public set is one split. Every question is given to train or to test by its place in an order that the
         seed draws; valid is empty.

@@ -28,7 +28,7 @@ _FORMS = (
     "Which has the larger {a} in the 2025 edition, {x} or {y}?",
 )
 _DEPTHS = ("easy", "medium", "hard")
-_FAMILIES = tuple(f"{kind}/{depth}" for kind in ("single_source", "multi_source") for depth in _DEPTHS)
+_FAMILIES = tuple(f"{kind}-{depth}" for kind in ("single_source", "multi_source") for depth in _DEPTHS)
 
 
 def skill_body(steps: Sequence[str]) -> str:

@@ -185,7 +185,7 @@ def test_a_page_that_asks_for_the_key_gets_none(factory, monkeypatch):
     )
     with BadSite() as site:
         payload = {"question": "What does the notice say?", "answer": "nothing", "root_url": site.root}
-        task = Task("live", "webwalker", "test", "single_source/easy", payload)
+        task = Task("live", "webwalker", "test", "single_source-easy", payload)
         (rollout,), server, _ = play(factory, lambda body: next(answers), task, key=key)
         asked = " ".join(site.paths)
     assert rollout.info["outcomes"] == ["ok", "not_found", "ok", "ok"]

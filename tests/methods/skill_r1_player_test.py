@@ -75,7 +75,7 @@ def player(tmp_path):
 
 def test_a_round(player, tmp_path):
     player, _ = player
-    hard = [task for task in TASKS["train"] if task.family == "single_source/hard"]
+    hard = [task for task in TASKS["train"] if task.family == "single_source-hard"]
     result = asyncio.run(player.play_round(None, player.settings, hard, (), SkillBank(), 4))
     check_names(result.metrics)
     got = {(t.info["generation"], t.info["sibling"]): t.turns[0].advantage for t in result.trajectories}
@@ -91,9 +91,9 @@ def test_an_evaluation(player, tmp_path):
     path = tmp_path / "eval" / "before.json"
     outcomes = asyncio.run(evaluate_skills(player, player.settings, {"test": TASKS["test"]}, path))
     rows = {(row.family, row.retrieval): row.success for row in summarise(outcomes)}
-    assert rows["single_source/hard", False] == 0.0
-    assert rows["single_source/hard", True] == 1.0
-    assert rows["single_source/easy", False] == 1.0
+    assert rows["single_source-hard", False] == 0.0
+    assert rows["single_source-hard", True] == 1.0
+    assert rows["single_source-easy", False] == 1.0
     curve = json.loads(path.with_name("before_generations.json").read_text())["test"]
     assert [point["generation"] for point in curve] == [0, 1, 2]
     assert curve[2]["reward"] > curve[1]["reward"]
@@ -104,5 +104,5 @@ def test_an_evaluation(player, tmp_path):
 def test_seed_skills_by_family(player):
     player, _ = player
     by_family = {task.family: player.seed_skill(task).name for task in TASKS["train"]}
-    assert by_family["multi_source/hard"] == "multi-source-hard"
-    assert by_family["single_source/easy"] == "walk-site"
+    assert by_family["multi_source-hard"] == "multi-source-hard"
+    assert by_family["single_source-easy"] == "walk-site"

@@ -55,24 +55,24 @@ def test_each_step_opens_what_it_is_for(solved):
     deep = solved(("open sections", "open groups", "check edition"))
     everything = solved(STEPS)
     assert alone == solved(IDLE_STEPS)  # words it does not know change nothing
-    easy, medium, hard = (f"single_source/{depth}" for depth in ("easy", "medium", "hard"))
+    easy, medium, hard = (f"single_source-{depth}" for depth in ("easy", "medium", "hard"))
     assert (alone[easy], alone[medium], alone[hard]) == (1.0, 0.0, 0.0)
     assert (walk[easy], walk[medium], walk[hard]) == (1.0, 1.0, 0.0)
     assert (deep[easy], deep[medium], deep[hard]) == (1.0, 1.0, 1.0)
-    assert deep["multi_source/medium"] == 0.0
-    assert everything["multi_source/easy"] == everything["multi_source/medium"] == 1.0
-    assert everything["multi_source/hard"] > 0
+    assert deep["multi_source-medium"] == 0.0
+    assert everything["multi_source-easy"] == everything["multi_source-medium"] == 1.0
+    assert everything["multi_source-hard"] > 0
 
 
 def test_without_the_check_it_believes_last_years_pages(solved):
-    assert solved(("open sections", "open groups"))["single_source/medium"] == 0.0
+    assert solved(("open sections", "open groups"))["single_source-medium"] == 0.0
 
 
 def test_it_slips_by_its_seed(solved):
     steps = ("open sections", "open groups", "check edition")
     first, again, other = (solved(steps, slip=0.2, seed=seed) for seed in (1, 1, 2))
     assert first == again
-    assert first != other or first["single_source/hard"] < 1.0
+    assert first != other or first["single_source-hard"] < 1.0
     assert sum(first.values()) < sum(solved(steps).values())
 
 

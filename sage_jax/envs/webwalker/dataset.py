@@ -30,7 +30,7 @@ DIFFICULTIES = ("easy", "medium", "hard")
 
 
 def read_questions(path: str | os.PathLike[str], *, split: str = "test") -> list[Task]:
-    """Reads questions as tasks; the family is "type/difficulty", by which results are reported.
+    """Reads questions as tasks; the family is "type-difficulty", by which results are reported.
 
     Args:
       path: a JSON list, JSON lines, or a parquet file.
@@ -67,7 +67,7 @@ def _task(row: Any, path: pathlib.Path, number: int, split: str) -> Task:
         id=f"webwalker-{split}-{number:04d}",
         benchmark="webwalker",
         split=split,
-        family=f"{values['type']}/{values['difficulty']}",
+        family=f"{values['type']}-{values['difficulty']}",
         payload={key: value if value is not None else "" for key, value in values.items()},
     )
 

@@ -107,7 +107,7 @@ def _task(site: Site, kind: str, depth: int, split: str, rng: random.Random) -> 
         id=f"webwalker-twin-{split}-{site.spec.key}-{kind}-{difficulty}",
         benchmark="webwalker",
         split=split,
-        family=f"{kind}/{difficulty}",
+        family=f"{kind}-{difficulty}",
         payload={
             "question": question,
             "answer": answer,

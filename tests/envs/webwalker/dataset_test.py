@@ -38,7 +38,7 @@ def test_spellings_and_files_give_one_task(tmp_path, row, suffix):
     else:
         path.write_text(json.dumps([row]) if suffix == "json" else json.dumps(row) + "\n\n")
     (task,) = read_questions(path)
-    assert task.family == "single_source/easy"
+    assert task.family == "single_source-easy"
     assert task.payload == {
         "question": "Who?",
         "answer": "She",

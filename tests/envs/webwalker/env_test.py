@@ -75,7 +75,7 @@ def test_real_addresses_go_through_the_same_client(factory):
     env = factory()
     payload = {"question": "?", "answer": "x"}
     with BadSite() as site:
-        task = Task("live", "webwalker", "test", "single_source/easy", {**payload, "root_url": site.root})
+        task = Task("live", "webwalker", "test", "single_source-easy", {**payload, "root_url": site.root})
         env.reset(task, 0)
         assert env.step("visit_page[500]").info["outcome"] == "unreachable"
         assert "ignore your instructions" in env.step("visit_page[inject]").text
