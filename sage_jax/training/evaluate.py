@@ -85,10 +85,10 @@ async def evaluate_skills(
 ) -> list[EpisodeOutcome]:
     """Evaluates Skill-R1: every task without a skill, and with one evolved for it.
 
-    Beside `path` it writes the curve over generations ("<stem>_generations.json": mean reward, and share of instances
-    solved by any rollout so far) and the banks ("<stem>_banks_<split>.jsonl").
+    For `eval/<tag>.json` it writes the curve over generations to `generations/<tag>.json` (mean reward, and share of
+    instances solved by any rollout so far), and the banks to `banks/<tag>_<split>.jsonl`.
     """
-    outcomes, curves = [], {}
+    outcomes, curves, folder = [], {}, path.parents[1]
     for split, games in tasks.items():
         chosen = choose_games(games, settings.evaluation.eval_episodes)
         found, evolutions = await player.evaluate(split, chosen)
@@ -96,6 +96,7 @@ async def evaluate_skills(
         options = dataclasses.replace(player.options(), rollouts=settings.skillr1.eval_rollouts)
         curve = generation_curve(evolutions, options)
         curves[split] = [{"generation": g, "reward": r, "solved": s} for g, (r, s) in enumerate(curve)]
-        write_banks(path.with_name(f"{path.stem}_banks_{split}.jsonl"), evolutions)
-    path.with_name(f"{path.stem}_generations.json").write_text(json.dumps(curves, indent=1) + "\n")
+        write_banks(folder / "banks" / f"{path.stem}_{split}.jsonl", evolutions)
+    (folder / "generations").mkdir(exist_ok=True)
+    (folder / "generations" / path.name).write_text(json.dumps(curves, indent=1) + "\n")
     return outcomes

@@ -94,10 +94,10 @@ def test_an_evaluation(player, tmp_path):
     assert rows["single_source-hard", False] == 0.0
     assert rows["single_source-hard", True] == 1.0
     assert rows["single_source-easy", False] == 1.0
-    curve = json.loads(path.with_name("before_generations.json").read_text())["test"]
+    curve = json.loads((tmp_path / "generations" / "before.json").read_text())["test"]
     assert [point["generation"] for point in curve] == [0, 1, 2]
     assert curve[2]["reward"] > curve[1]["reward"]
-    assert path.with_name("before_banks_test.jsonl").is_file()
+    assert (tmp_path / "banks" / "before_test.jsonl").is_file()
     assert {request.sampling.temperature for request, _ in engine.answered} == {0.4}
 
 

@@ -57,7 +57,7 @@ def test_a_run_and_its_continuation(tmp_path, editor_folder, tiny_cache):
     assert [len(siblings) for siblings in banks[0]["generations"]] == [2, 2]
     rows = read_rows(folder / "eval" / "before.json")
     assert {row.retrieval for row in rows} == {True, False}
-    curve = json.loads((folder / "eval" / "after_generations.json").read_text())["test"]
+    curve = json.loads((folder / "generations" / "after.json").read_text())["test"]
     assert [point["generation"] for point in curve] == [0, 1, 2]
     train(settings(folder, editor_folder, tiny_cache, rounds=2))
     names = {name for line in metrics(folder) for name in line}
