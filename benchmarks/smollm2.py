@@ -71,7 +71,9 @@ def transformers(folder: str, batch: int, length: int, dtype: str) -> tuple[Gene
     del batch, length
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 
     def generate(prompts: np.ndarray, new: int) -> None:
