@@ -3,6 +3,9 @@
 A slot's keys and values lie at their absolute positions. Attention walks a slot in blocks with a running softmax: a
 block behind the end of a context multiplies its sums by exactly 1 and adds exactly 0, so that how far the walk goes
 changes no bit.
+
+bfloat16 is stored as its bits: a CPU reads scattered slots only as numbers that it can compute with, and would turn
+the whole cache into float32 at every step.
 """
 
 from __future__ import annotations
@@ -29,12 +32,22 @@ def empty_cache(model: ModelConfig, slots: int, length: int) -> Cache:
     """
     keys = (slots, model.num_kv_heads, model.head_dim, length)
     values = (slots, model.num_kv_heads, length, model.head_dim)
-    return tuple((jnp.zeros(keys, model.dtype), jnp.zeros(values, model.dtype)) for _ in range(model.num_layers))
+    dtype = _bits(jnp.zeros((), model.dtype)).dtype
+    return tuple((jnp.zeros(keys, dtype), jnp.zeros(values, dtype)) for _ in range(model.num_layers))
 
 
-def as_cache(k: Float[Array, "b c g k"], v: Float[Array, "b c g k"], like: Pair) -> Pair:
-    """Lays new keys and values out as the cache has them."""
-    return k.transpose(0, 2, 3, 1).astype(like[0].dtype), v.transpose(0, 2, 1, 3).astype(like[1].dtype)
+def _bits(x: jax.Array) -> jax.Array:
+    """Returns how `x` is stored."""
+    return jax.lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x
+
+
+def _numbers(x: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x
+
+
+def as_cache(k: Float[Array, "b c g k"], v: Float[Array, "b c g k"]) -> Pair:
+    """Lays new keys and values out as the cache has them: [B, G, K, C] and [B, G, C, K]."""
+    return k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3)
 
 
 def read(pair: Pair, slots: Int[Array, "b"], start: jax.Array, length: int) -> Pair:
@@ -46,14 +59,16 @@ def read(pair: Pair, slots: Int[Array, "b"], start: jax.Array, length: int) -> P
         values = jax.lax.dynamic_slice(pair[1], (slot, 0, start, 0), (1, groups, length, width))
         return keys[0], values[0]
 
-    return jax.vmap(one)(slots)
+    keys, values = jax.vmap(one)(slots)
+    return _numbers(keys), _numbers(values)
 
 
 def write_rows(pair: Pair, new: Pair, slots: Int[Array, "b"], starts: Int[Array, "b"]) -> Pair:
     """Puts row b of the new keys and values at starts[b] of slots[b], in place, one after the other."""
+    stored = tuple(map(_bits, new))
 
     def write_row(row: jax.Array, pair: Pair) -> Pair:
-        keys, values = (jax.lax.dynamic_slice_in_dim(array, row, 1, axis=0) for array in new)
+        keys, values = (jax.lax.dynamic_slice_in_dim(array, row, 1, axis=0) for array in stored)
         return (
             jax.lax.dynamic_update_slice(pair[0], keys, (slots[row], 0, 0, starts[row])),
             jax.lax.dynamic_update_slice(pair[1], values, (slots[row], 0, starts[row], 0)),

@@ -207,7 +207,7 @@ def _attend(
     cache: Cache,
 ) -> tuple[jax.Array, Cache]:
     """Writes new tokens behind their contexts and lets them see those and themselves; the longest ends at `end`."""
-    pair = kv_cache.write_rows(cache[layer], kv_cache.as_cache(k, v, cache[layer]), slots, positions[:, 0])
+    pair = kv_cache.write_rows(cache[layer], kv_cache.as_cache(k, v), slots, positions[:, 0])
     folded = kv_cache.fold_heads(q, k.shape[2])
     shares = folded.shape[2] // positions.shape[1]
 

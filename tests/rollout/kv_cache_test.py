@@ -1,0 +1,91 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sage_jax.models import ModelConfig
+from sage_jax.rollout import kv_cache
+
+BLOCK, LENGTH, HEADS, GROUPS, WIDTH = 8, 40, 4, 2, 6
+
+
+def model(dtype):
+    return ModelConfig(
+        vocab_size=16,
+        hidden_size=24,
+        intermediate_size=32,
+        num_layers=2,
+        num_heads=HEADS,
+        num_kv_heads=GROUPS,
+        head_dim=WIDTH,
+        dtype=dtype,
+    )
+
+
+def draw(seed, *shape, dtype="float32"):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def attention_reference(q, k, v, positions):
+    """Causal grouped attention of one row in float64, query by query: q [C,H,K], k and v [S,G,K]."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    out = np.zeros_like(q)
+    for place, position in enumerate(positions):
+        for head in range(q.shape[1]):
+            group = head // (q.shape[1] // k.shape[1])
+            scores = [q[place, head] @ k[s, group] / np.sqrt(q.shape[2]) for s in range(position + 1)]
+            weights = np.exp(np.array(scores) - max(scores))
+            weights /= weights.sum()
+            out[place, head] = sum(w * v[s, group] for s, w in enumerate(weights))
+    return out
+
+
+def filled(k, v, slots, dtype="float32"):
+    """A cache layer of 5 slots, noise everywhere, that holds row b of k and v [B,S,G,K] at slots[b]."""
+    pair = kv_cache.empty_cache(model(dtype), 5, LENGTH)[0]
+    noise = draw(9, 5, LENGTH, GROUPS, WIDTH, dtype=dtype)
+    pair = kv_cache.write_rows(pair, kv_cache.as_cache(noise, noise), jnp.arange(5), jnp.zeros(5, jnp.int32))
+    return kv_cache.write_rows(pair, kv_cache.as_cache(k, v), slots, jnp.zeros(len(k), jnp.int32))
+
+
+@pytest.mark.parametrize("starts", [(0, 0, 0), (3, 8, 17), (7, 0, 29)])
+def test_attention_over_blocks_is_attention(starts):
+    chunk, slots = 3, jnp.array([4, 0, 2])
+    k, v = draw(1, 3, 32, GROUPS, WIDTH), draw(2, 3, 32, GROUPS, WIDTH)
+    q = draw(3, 3, chunk, HEADS, WIDTH)
+    positions = np.array(starts)[:, None] + np.arange(chunk)
+
+    def visible(seen):
+        return jnp.tile(seen[None, None] <= positions[:, :, None], (1, HEADS // GROUPS, 1))
+
+    def attend(blocks):
+        folded = kv_cache.fold_heads(q, GROUPS)
+        return kv_cache.unfold_heads(kv_cache.walk(filled(k, v, slots), slots, folded, visible, blocks, BLOCK), q)
+
+    needed = -(-(max(starts) + chunk) // BLOCK)
+    out = attend(needed)
+    for row in range(3):
+        np.testing.assert_allclose(out[row], attention_reference(q[row], k[row], v[row], positions[row]), atol=1e-6)
+    np.testing.assert_array_equal(out, attend(LENGTH // BLOCK))  # further blocks change no bit
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_written_is_read_and_the_rest_stays(dtype):
+    k, v = draw(1, 2, 4, GROUPS, WIDTH, dtype=dtype), draw(2, 2, 4, GROUPS, WIDTH, dtype=dtype)
+    before = filled(k, v, jnp.array([0, 1]), dtype)
+    after = kv_cache.write_rows(before, kv_cache.as_cache(k, v), jnp.array([3, 1]), jnp.array([10, 20]))
+    keys, values = kv_cache.read(after, jnp.array([1, 3, 2]), 8, 16)
+    assert keys.dtype == values.dtype == jnp.dtype(dtype)
+    np.testing.assert_array_equal(keys[0, :, :, 12:].transpose(2, 0, 1), k[1])
+    np.testing.assert_array_equal(values[1, :, 2:6].transpose(1, 0, 2), v[0])
+    untouched = kv_cache.read(before, jnp.array([2]), 8, 16)
+    np.testing.assert_array_equal(keys[2:], untouched[0])
+    np.testing.assert_array_equal(values[2:], untouched[1])
+
+
+def test_bfloat16_takes_half_the_memory():
+    sizes = [
+        sum(leaf.nbytes for leaf in jax.tree.leaves(kv_cache.empty_cache(model(d), 5, LENGTH)))
+        for d in ("float32", "bfloat16")
+    ]
+    assert sizes == [2 * 2 * 5 * LENGTH * GROUPS * WIDTH * 4, 2 * 2 * 5 * LENGTH * GROUPS * WIDTH * 2]
