@@ -48,6 +48,17 @@ def test_the_export_of_a_run_is_evaluated_to_the_same_numbers(program, finished,
     assert read_rows(tmp_path / "again" / "eval" / "alone.json") == [row for row in after if not row.retrieval]
 
 
+@pytest.mark.slow
+def test_an_evaluation_is_the_same_with_1_8_and_32_episodes_at_a_time(program, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    for count in (1, 8, 32):  # on 16 slots
+        program.run(folder, "--mode=eval", f"--tag=at_{count}", concurrency=count, eval_episodes=0)
+    rows = [read_rows(folder / "eval" / f"at_{count}.json") for count in (1, 8, 32)]
+    assert sum(row.n for row in rows[0] if row.family == "all") == 24  # 12 games, with and without skills
+    assert rows[0] == rows[1] == rows[2]
+
+
 def test_a_finished_run_ends_at_once_goes_on_with_free_keys_and_refuses_others(program, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
