@@ -18,6 +18,10 @@ from sage_jax.config import setting
 from sage_jax.data.tasks import SOURCES, cache_folder
 from sage_jax.skills import RETRIEVERS
 
+OPTIMIZERS = ("adamw", "adafactor", "muon")
+SCHEDULES = ("constant", "linear", "cosine")
+LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+ATTENTION = ("auto", "xla", "recompute", "tiled", "cudnn", "splash")
 METHODS = ("grpo", "skillmaster", "skillr1")
 OUTCOMES = ("success", "score")
 MODES = ("sibling", "literal")  # as in losses.generations, which loads no settings
@@ -34,7 +38,17 @@ class ModelSettings(config.Settings):
     compute_dtype: str = setting("float32", "dtype of activations", choices=("float32", "bfloat16"))
     remat: str = setting("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
     unroll: bool = setting(True, "Python loop over layers in training: faster on a CPU, slower to compile")
+    attention: str = setting("auto", "kernel of the update; auto fits the platform", choices=ATTENTION, free=True)
     mesh: str = setting("", "mesh axes, e.g. 'fsdp:8,tensor:4'; empty is one device")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraSettings(config.Settings):
+    """Low-rank adapters: with a rank they alone are trained, checkpointed and kept by the optimizer."""
+
+    lora_rank: int = setting(0, "rank of the adapters; 0 trains all parameters", low=0)
+    lora_alpha: float = setting(16.0, "scale of the adapters, in units of the rank", above=0)
+    lora_targets: tuple[str, ...] = setting(LORA_TARGETS, "projections with an adapter", choices=LORA_TARGETS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,12 +125,19 @@ class RlSettings(config.Settings):
     entropy_coef: float = setting(0.001, "entropy bonus", low=0)
     importance_cap: float = setting(0.0, "truncated importance weight against the engine; 0 is off", low=0)
     ratio_level: str = setting("token", "one probability ratio a token, or a sequence", choices=("token", "sequence"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerSettings(config.Settings):
+    """The optimizer of RL and, but for learning rate and schedule, of the cold start."""
+
     lr: float = setting(1e-6, "peak learning rate of RL", above=0)
-    lr_schedule: str = setting("constant", "after the warm-up", choices=("constant", "cosine"))
+    lr_schedule: str = setting("constant", "after the warm-up", choices=SCHEDULES)
     lr_warmup: int = setting(0, "updates of linear warm-up", low=0)
-    optimizer: str = setting("adamw", "optimizer of RL and SFT", choices=("adamw", "muon"))
+    optimizer: str = setting("adamw", "optimizer of RL and SFT", choices=OPTIMIZERS)
     weight_decay: float = setting(0.01, "decoupled weight decay", low=0)
     max_grad_norm: float = setting(1.0, "global-norm clip; 0 is off", low=0)
+    moment_dtype: str = setting("float32", "dtype of the first moment", choices=("float32", "bfloat16"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,6 +185,7 @@ class TaskLlmSettings(config.Settings):
 class SftSettings(config.Settings):
     """The cold start on expert episodes."""
 
+    sft_data: str = setting("", "JSONL file or array_record folder of conversations; empty plays the expert")
     sft_episodes: int = setting(120, "expert episodes; 0 skips the cold start", low=0)
     sft_epochs: int = setting(2, "passes over them", low=1)
     sft_tokens: int = setting(4096, "packed tokens of one update", low=256)
@@ -195,6 +217,7 @@ class EngineSettings(config.Settings):
     rows_per_micro: int = setting(4, "rows of a micro-batch", low=1)
     min_micro: int = setting(1, "micro-batches at least; empty ones are skipped, but fewer shapes are compiled", low=1)
     capacity_multiple: int = setting(1024, "trained tokens of a micro-batch are padded to a multiple of this", low=1)
+    share_prefixes: bool = setting(False, "compute what sequences of an update share once; for context='steps'")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,7 +227,10 @@ class RunSettings(config.RunConfig):
     scale: str = setting("local", "named size of the run, for the record")
     save_every: int = setting(1, "rounds between checkpoints", low=1, free=True)
     keep: int = setting(2, "checkpoints kept", low=1, free=True)
+    profile_steps: str = setting("", "rounds to trace, e.g. 10:13, into the run folder's profile/", free=True)
+    peak_tflops: float = setting(0.0, "of a device, for time/mfu; 0: as published for its kind", low=0, free=True)
     policy: ModelSettings = dataclasses.field(default_factory=ModelSettings)
+    lora: LoraSettings = dataclasses.field(default_factory=LoraSettings)
     tasks: TaskSettings = dataclasses.field(default_factory=TaskSettings)
     alfworld: AlfworldSettings = dataclasses.field(default_factory=AlfworldSettings)
     webshop: WebshopSettings = dataclasses.field(default_factory=WebshopSettings)
@@ -215,6 +241,7 @@ class RunSettings(config.RunConfig):
     rl: RlSettings = dataclasses.field(default_factory=RlSettings)
     skillr1: SkillR1Settings = dataclasses.field(default_factory=SkillR1Settings)
     task: TaskLlmSettings = dataclasses.field(default_factory=TaskLlmSettings)
+    optimizer: OptimizerSettings = dataclasses.field(default_factory=OptimizerSettings)
     sft: SftSettings = dataclasses.field(default_factory=SftSettings)
     evaluation: EvalSettings = dataclasses.field(default_factory=EvalSettings)
     engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)

@@ -57,6 +57,42 @@ class Sequence:
             )
 
 
+class Piece(NamedTuple):
+    """What lies in a row as one segment: a sequence, or a tree of sequences that share prefixes. Arrays [L].
+
+    Attributes:
+      ids, mask, advantages, engine_logprobs, stream_ids: as in `Sequence`.
+      positions: place of each token in its own sequence.
+      sequence_ids: `Sequence.sequence_id` of each token.
+      ends: place in the piece behind the last token that sees this one.
+    """
+
+    ids: Int[np.ndarray, " L"]
+    positions: Int[np.ndarray, " L"]
+    mask: Float[np.ndarray, " L"]
+    advantages: Float[np.ndarray, " L"]
+    engine_logprobs: Float[np.ndarray, " L"]
+    sequence_ids: Int[np.ndarray, " L"]
+    stream_ids: Int[np.ndarray, " L"]
+    ends: Int[np.ndarray, " L"]
+
+    @classmethod
+    def of(cls, sequence: Sequence) -> Piece:
+        """Returns one sequence as a piece."""
+        length = len(sequence.ids)
+        streams = np.zeros(length, np.int32) if sequence.stream_ids is None else sequence.stream_ids
+        return cls(
+            ids=sequence.ids,
+            positions=np.arange(length),
+            mask=sequence.mask,
+            advantages=sequence.advantages,
+            engine_logprobs=sequence.engine_logprobs,
+            sequence_ids=np.full(length, sequence.sequence_id),
+            stream_ids=streams,
+            ends=np.full(length, length),
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class PackedBatch:
     """Packed rows; see the module docstring for the target convention. NumPy arrays [N, T].
@@ -70,6 +106,8 @@ class PackedBatch:
       engine_logprobs: float32.
       sequence_ids: int32, `Sequence.sequence_id`; -1 in padding.
       stream_ids: int32; -1 in padding.
+      ends: int32, place in the row behind the last token that sees this one; None when sequences share no prefixes, so
+        that the segment ids say it all.
     """
 
     ids: Int[np.ndarray, "N T"]
@@ -80,6 +118,7 @@ class PackedBatch:
     engine_logprobs: Float[np.ndarray, "N T"]
     sequence_ids: Int[np.ndarray, "N T"]
     stream_ids: Int[np.ndarray, "N T"]
+    ends: Int[np.ndarray, "N T"] | None = None
 
     @property
     def fill(self) -> float:
@@ -88,7 +127,8 @@ class PackedBatch:
 
     def rows(self, index: SequenceOf[int] | np.ndarray | slice) -> PackedBatch:
         """Returns the chosen rows."""
-        return PackedBatch(**{field.name: getattr(self, field.name)[index] for field in dataclasses.fields(self)})
+        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return PackedBatch(**{name: None if array is None else array[index] for name, array in arrays.items()})
 
 
 class MicroBatches(NamedTuple):
@@ -104,6 +144,7 @@ class MicroBatches(NamedTuple):
       advantages, engine_logprobs: float32 [M, C].
       sequence_ids: int32 [M, C], renumbered 0, 1, ... over the sequences that have trained tokens.
       old_logprobs: float32 [M, C], or None for strictly on-policy updates.
+      ends: int32 [M, R, T], `PackedBatch.ends`, or None.
     """
 
     ids: Int[Any, "M R T"]
@@ -116,6 +157,7 @@ class MicroBatches(NamedTuple):
     engine_logprobs: Float[Any, "M C"]
     sequence_ids: Int[Any, "M C"]
     old_logprobs: Float[Any, "M C"] | None = None
+    ends: Int[Any, "M R T"] | None = None
 
 
 def trajectory_sequences(
@@ -186,9 +228,12 @@ def pack(sequences: SequenceOf[Sequence], *, row_length: int, row_multiple: int 
       ConfigError: row_length or row_multiple is not positive.
       DataError: no sequences, or sequences longer than a row (none is cut or dropped).
     """
-    for name, value in {"row_length": row_length, "row_multiple": row_multiple}.items():
-        if value < 1:
-            raise ConfigError(f"{name}={value} must be at least 1")
+    check_fit(sequences, row_length)
+    return pack_pieces([Piece.of(sequence) for sequence in sequences], row_length=row_length, row_multiple=row_multiple)
+
+
+def check_fit(sequences: SequenceOf[Sequence], row_length: int) -> None:
+    """Raises DataError when there are no sequences, or when some are longer than a row (none is cut or dropped)."""
     if not sequences:
         raise DataError("nothing to pack: the batch has no sequence with a trained token")
     lengths = np.array([len(sequence.ids) for sequence in sequences])
@@ -197,8 +242,22 @@ def pack(sequences: SequenceOf[Sequence], *, row_length: int, row_multiple: int 
             f"{int((lengths > row_length).sum())} of {len(lengths)} sequences are longer than row_length={row_length} "
             f"(longest: {lengths.max()} tokens); raise row_length or shorten the contexts"
         )
-    used = np.zeros(len(sequences), np.int64)
-    segments = np.zeros(len(sequences), np.int64)
+
+
+def pack_pieces(
+    pieces: SequenceOf[Piece], *, row_length: int, row_multiple: int = 1, shared: bool = False
+) -> PackedBatch:
+    """Returns pieces that fit a row packed as `pack` does; with `shared` the batch says what sees what.
+
+    Raises:
+      ConfigError: row_length or row_multiple is not positive.
+    """
+    for name, value in {"row_length": row_length, "row_multiple": row_multiple}.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1")
+    lengths = np.array([len(piece.ids) for piece in pieces])
+    used = np.zeros(len(pieces), np.int64)
+    segments = np.zeros(len(pieces), np.int64)
     row_count = 0
     places = []
     for index in np.argsort(-lengths, kind="stable"):
@@ -209,9 +268,9 @@ def pack(sequences: SequenceOf[Sequence], *, row_length: int, row_multiple: int 
         places.append((int(index), row, int(used[row]), int(segments[row])))
         used[row] += lengths[index]
     rows = row_count + -row_count % row_multiple
-    batch = _empty_batch(rows, row_length)
+    batch = _empty_batch(rows, row_length, shared)
     for index, row, start, segment in places:
-        _place(batch, sequences[index], row, start, segment)
+        _place(batch, pieces[index], row, start, segment)
     return batch
 
 
@@ -276,7 +335,15 @@ def micro_batches(
         engine_logprobs=gather(batch.engine_logprobs),
         sequence_ids=numbers,
         old_logprobs=None if old_logprobs is None else gather(np.asarray(old_logprobs, np.float32)),
+        ends=None if batch.ends is None else _split_ends(batch.ends, count, rows_per_micro),
     )
+
+
+def _split_ends(ends: Int[np.ndarray, "N T"], count: int, rows: int) -> Int[np.ndarray, "M R T"]:
+    """Returns the ends by micro-batch; the tokens of rows of padding see each other."""
+    length = ends.shape[1]
+    padded = np.pad(ends, ((0, count * rows - len(ends)), (0, 0)), constant_values=length)
+    return padded.reshape(count, rows, length)
 
 
 def round_up(count: int) -> int:
@@ -308,25 +375,28 @@ def _join_turns(turns: list[Turn], sequence_id: int, streams: Mapping[str, int] 
     )
 
 
-def _empty_batch(rows: int, row_length: int) -> PackedBatch:
+def _empty_batch(rows: int, row_length: int, shared: bool) -> PackedBatch:
     """Returns a batch of padding."""
     shape = (rows, row_length)
     integers = {name: np.zeros(shape, np.int32) for name in ("ids", "positions", "segment_ids")}
     floats = {name: np.zeros(shape, np.float32) for name in ("mask", "advantages", "engine_logprobs")}
     labels = {name: np.full(shape, -1, np.int32) for name in ("sequence_ids", "stream_ids")}
-    return PackedBatch(**integers, **floats, **labels)
+    ends = np.full(shape, row_length, np.int32) if shared else None
+    return PackedBatch(**integers, **floats, **labels, ends=ends)
 
 
-def _place(batch: PackedBatch, sequence: Sequence, row: int, start: int, segment: int) -> None:
-    """Writes a sequence into its place of the batch under construction."""
-    length = len(sequence.ids)
-    place = (row, slice(start, start + length))
-    batch.ids[place] = sequence.ids
-    batch.positions[place] = np.arange(length)
+def _place(batch: PackedBatch, piece: Piece, row: int, start: int, segment: int) -> None:
+    """Writes a piece into its place of the batch under construction."""
+    place = (row, slice(start, start + len(piece.ids)))
+    trained = piece.mask > 0
+    batch.ids[place] = piece.ids
+    batch.positions[place] = piece.positions
     batch.segment_ids[place] = segment
-    batch.mask[place] = sequence.mask
+    batch.mask[place] = piece.mask
     # What stands at masked places is never read; zeros keep a stray NaN out of the arrays.
-    batch.advantages[place] = np.where(sequence.mask > 0, sequence.advantages, 0.0)
-    batch.engine_logprobs[place] = np.where(sequence.mask > 0, sequence.engine_logprobs, 0.0)
-    batch.sequence_ids[place] = sequence.sequence_id
-    batch.stream_ids[place] = 0 if sequence.stream_ids is None else sequence.stream_ids
+    batch.advantages[place] = np.where(trained, piece.advantages, 0.0)
+    batch.engine_logprobs[place] = np.where(trained, piece.engine_logprobs, 0.0)
+    batch.sequence_ids[place] = piece.sequence_ids
+    batch.stream_ids[place] = piece.stream_ids
+    if batch.ends is not None:
+        batch.ends[place] = piece.ends + start

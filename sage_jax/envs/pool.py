@@ -14,6 +14,7 @@ import functools
 import hashlib
 import queue
 import threading
+import time
 from collections.abc import Hashable
 from typing import Any
 
@@ -148,6 +149,7 @@ class EnvPool:
         self._episodes: dict[Hashable, _Episode] = {}
         self._numbers = 0
         self._closed = False
+        self.waited_s = 0.0  # by all callers of `reset` and `step`, in seconds
 
     @property
     def pids(self) -> list[int]:
@@ -170,10 +172,11 @@ class EnvPool:
         lane = self._choose(task)
         lane.load += 1
         self._numbers += 1
-        number = self._numbers
+        number, begun = self._numbers, time.monotonic()
         future = lane.submit(None, "reset", number, task, seed, expert)
         try:
             life, observation = await asyncio.wrap_future(future)
+            self.waited_s += time.monotonic() - begun
         except BaseException:
             lane.load -= 1
             future.add_done_callback(functools.partial(_release_late, lane, number))
@@ -192,8 +195,10 @@ class EnvPool:
             raise EnvError("the environment pool is closed")
         if episode is None:
             raise EnvError(f"step: environment {env_id!r} has no running episode; call reset first")
+        begun = time.monotonic()
         try:
             _, result = await asyncio.wrap_future(episode.lane.submit(episode.life, "step", episode.number, action))
+            self.waited_s += time.monotonic() - begun
         except EnvError:
             self._forget(env_id)
             raise

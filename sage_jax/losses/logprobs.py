@@ -56,13 +56,13 @@ def token_logprobs(
     padding = -count % chunk
     flat_hidden = jnp.pad(hidden.reshape(count, hidden.shape[-1]), ((0, padding), (0, 0)))
     flat_targets = jnp.pad(targets.reshape(count), (0, padding))
-    head = head.astype(hidden.dtype)
+    head, wide = head.astype(hidden.dtype), jnp.promote_types(hidden.dtype, jnp.float32)
 
     @jax.checkpoint
     def one_chunk(inputs):
         chunk_hidden, chunk_targets = inputs
-        # float32 from here on: bfloat16 keeps 3 digits, and a ratio is the exponential of a small difference.
-        logits = jnp.einsum("td,vd->tv", chunk_hidden, head, preferred_element_type=jnp.float32) / temperature
+        # float32 or wider from here on: bfloat16 keeps 3 digits, and a ratio is the exponential of a small difference.
+        logits = jnp.einsum("td,vd->tv", chunk_hidden, head, preferred_element_type=wide) / temperature
         normaliser = jax.nn.logsumexp(logits, axis=-1)
         chosen = jnp.take_along_axis(logits, chunk_targets[:, None], axis=-1)[:, 0]
         inner = logits if entropy_gradient else jax.lax.stop_gradient(logits)

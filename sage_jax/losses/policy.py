@@ -83,7 +83,7 @@ def kl_estimate(
     Raises:
       ConfigError: `kind` is unknown.
     """
-    difference = logprobs.astype(jnp.float32) - ref_logprobs.astype(jnp.float32)
+    difference = _wide(logprobs) - _wide(ref_logprobs)
     if kind == "k1":
         return difference
     if kind == "k2":
@@ -184,7 +184,7 @@ def policy_loss(
     denominator = jnp.maximum(jnp.asarray(num_tokens, jnp.float32), 1.0)
 
     def clean(array):
-        return jnp.where(trained, array.astype(jnp.float32), 0.0)
+        return jnp.where(trained, _wide(array), 0.0)
 
     def mean(array):
         return jnp.sum(jnp.where(trained, array, 0.0)) / denominator
@@ -238,3 +238,8 @@ def _sum_sequences(
     ids = jnp.where(trained, sequence_ids, 0).reshape(-1)
     sums = jax.ops.segment_sum(values.reshape(-1), ids, num_segments=num_sequences or trained.size)
     return jnp.where(trained, sums[ids].reshape(trained.shape), 0.0)
+
+
+def _wide(array: Float[Array, "*S"]) -> Float[Array, "*S"]:
+    """Returns the array in float32, or as it is when it is wider."""
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))

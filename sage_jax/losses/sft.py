@@ -33,7 +33,7 @@ def sft_loss(
     trained = jnp.asarray(mask) > 0
     weights = token_weights(trained) if weights is None else weights
     num_tokens = jnp.sum(trained) if num_tokens is None else num_tokens
-    losses = -jnp.where(trained, logprobs.astype(jnp.float32), 0.0)
+    losses = -jnp.where(trained, logprobs.astype(jnp.promote_types(logprobs.dtype, jnp.float32)), 0.0)
     denominator = jnp.maximum(jnp.asarray(num_tokens, jnp.float32), 1.0)
     aux = {"loss": jax.lax.stop_gradient(jnp.sum(losses)) / denominator}
     if is_top is not None:

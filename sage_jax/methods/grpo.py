@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -56,8 +57,10 @@ async def play_round(
     """
     plans = plan_groups(settings, tasks, bank, number, review=False)
     trajectories = await player.play_all(plans, concurrency=settings.agent.concurrency)
+    begun = time.monotonic()
     trajectories, metrics = assign_advantages(trajectories, settings)
-    return Round(tuple(trajectories), bank, rollout_metrics(trajectories) | metrics)
+    metrics |= rollout_metrics(trajectories) | {"time/reward": time.monotonic() - begun}
+    return Round(tuple(trajectories), bank, metrics)
 
 
 def plan_groups(

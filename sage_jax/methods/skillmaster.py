@@ -13,6 +13,7 @@ different edits share B, identical edits share B'), with common random numbers f
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -61,7 +62,7 @@ async def play_round(
     """Plays one round of SkillMaster (arguments as in grpo.play_round; probes come from `train_tasks`)."""
     plans = plan_groups(settings, tasks, bank, number, review=True)
     trajectories = await player.play_all(plans, concurrency=settings.agent.concurrency)
-    metrics = rollout_metrics(trajectories)
+    metrics, begun = rollout_metrics(trajectories), time.monotonic()
     reviews = read_reviews(trajectories, bank, number)
     utilities: Mapping[int, RewardResult] = {}
     if settings.skills.utility:
@@ -75,6 +76,7 @@ async def play_round(
     if settings.skills.mutate == "train":
         bank = accept_edits(bank, reviews, utilities, settings.skills.accept)
     metrics |= {"bank/size": float(len(bank)), "bank/version": float(bank.version)}
+    metrics["time/reward"] = time.monotonic() - begun
     return Round(tuple(trajectories), bank, metrics)
 
 

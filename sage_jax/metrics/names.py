@@ -36,13 +36,13 @@ REVIEW_OUTCOMES = {
     "unknown_tool": "that called a tool which does not exist",
 }
 PHASES = {
-    "rollout": "playing episodes, reviews included",
-    "env": "waiting for environments (inside rollout, summed over episodes)",
+    "rollout": "playing episodes, reviews included and probes not",
+    "env": "waiting for environments (inside rollout and reward, summed over episodes)",
     "reward": "rewards and probe episodes",
     "pack": "turning turns into arrays",
     "update": "the jitted updates",
     "weights": "handing new weights to the engine",
-    "checkpoint": "saving",
+    "checkpoint": "saving after the round before",
     "eval": "evaluation",
 }
 
@@ -87,6 +87,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("update/param_norm", "1", "global norm of the parameters"),
     Metric("update/step_norm", "1", "global norm of the last parameter change"),
     Metric("update/fill", "share", "positions of the packed batch that hold a token"),
+    Metric("time/tokens_per_second", "tokens/s", "tokens of the packed batch, padding not counted, over update time"),
+    Metric("time/tflops", "TFLOP/s", "arithmetic that the model needs for the update, over update time"),
+    Metric("time/mfu", "share", "the same over the devices' peak; absent where the peak is not known"),
     Metric("update/turns", "turns", "turns that took part in the update"),
     Metric("update/sequences", "sequences", "rows of the packed batch"),
     Metric("lr", "1", "learning rate of the last update"),

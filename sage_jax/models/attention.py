@@ -174,11 +174,12 @@ def _attend_block(
 ) -> Float[Array, "n g h t k"]:
     """Returns the attention of some queries over some keys; the heads of a group are rows of one matrix product."""
     rows, groups, heads, length, width = q.shape
-    # Scores and softmax in float32: in bfloat16 the exponent of a score near 50 is off by 20 %.
+    # Scores and softmax in float32 or wider: in bfloat16 the exponent of a score near 50 is off by 20 %.
+    wide = jnp.promote_types(q.dtype, jnp.float32)
     scores = jnp.einsum(
-        "ngqk,ngsk->ngqs", q.reshape(rows, groups, heads * length, width), k, preferred_element_type=jnp.float32
+        "ngqk,ngsk->ngqs", q.reshape(rows, groups, heads * length, width), k, preferred_element_type=wide
     ).reshape(rows, groups, heads, length, -1)
-    scores = jnp.where(mask[:, :, None], scores, jnp.finfo(jnp.float32).min)
+    scores = jnp.where(mask[:, :, None], scores, jnp.finfo(wide).min)
     # The largest score is a constant of the gradient: the quotient below does not depend on it.
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
     total = weights.sum(axis=-1)

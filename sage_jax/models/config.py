@@ -65,6 +65,38 @@ class RopeScaling:
         return cls(**values)
 
 
+LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters beside frozen projections (arXiv 2106.09685): W x + (alpha / rank) B A x.
+
+    Attributes:
+      rank: r, columns of A and rows of B.
+      alpha: scale of the adapters, in units of the rank.
+      targets: projections that get one, of q, k, v, o, gate, up and down.
+    """
+
+    rank: int
+    alpha: float = 16.0
+    targets: tuple[str, ...] = LORA_TARGETS
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ConfigError(f"lora_rank={self.rank!r}: must be at least 1; leave LoRA out to train all parameters")
+        if self.alpha <= 0:
+            raise ConfigError(f"lora_alpha={self.alpha!r}: must be above 0")
+        unknown = [name for name in self.targets if name not in LORA_TARGETS]
+        if unknown or not self.targets:
+            raise ConfigError(f"lora_targets={self.targets!r}: expected some of {', '.join(LORA_TARGETS)}")
+
+    @property
+    def scale(self) -> float:
+        """Factor of the adapters' product."""
+        return self.alpha / self.rank
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """Sizes of one decoder. Hashable, so that it can be a static argument of a jitted function.
@@ -86,6 +118,7 @@ class ModelConfig:
       rms_eps: added to the mean square inside every norm.
       max_position: the longest context, in tokens, that the weights were trained for.
       dtype: what matrix products are computed in: "float32" or "bfloat16". Parameters keep their own dtype.
+      lora: adapters beside some projections, or None; see `models.lora`.
     """
 
     vocab_size: int
@@ -104,6 +137,7 @@ class ModelConfig:
     rms_eps: float = 1e-6
     max_position: int = 2048
     dtype: str = "float32"
+    lora: LoraConfig | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.rope_scaling, Mapping):

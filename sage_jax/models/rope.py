@@ -69,8 +69,8 @@ def rope_table(
 def rotate(
     x: Float[Array, "n t h k"], cos: Float[Array, "n t half"], sin: Float[Array, "n t half"]
 ) -> Float[Array, "n t h k"]:
-    """Turns the pairs (i, i + K/2) of every head by the token's angles; computed in float32."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    """Turns the pairs (i, i + K/2) of every head by the token's angles; computed in float32 or wider."""
+    first, second = jnp.split(x.astype(jnp.promote_types(x.dtype, jnp.float32)), 2, axis=-1)
     cos, sin = cos[..., None, :], sin[..., None, :]
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return jax.lax.convert_element_type(turned, x.dtype)

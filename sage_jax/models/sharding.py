@@ -38,6 +38,7 @@ RULES: Mapping[str, MeshAxes] = {
     "head_dim": None,
     "mlp": "tensor",
     "norm": None,
+    "lora_rank": None,
 }
 
 

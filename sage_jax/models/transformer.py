@@ -9,6 +9,7 @@ owns the key-value cache). Both run the same `Block`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from sage_jax.errors import ConfigError
 from sage_jax.models.attention import attend_packed, segment_ends
-from sage_jax.models.config import ModelConfig, RopeScaling
+from sage_jax.models.config import LoraConfig, ModelConfig, RopeScaling
 from sage_jax.models.rope import rope_table, rotate
 from sage_jax.models.sharding import constrain
 
@@ -53,32 +54,53 @@ def _param(value: jax.Array, *axes: str) -> nnx.Param:
     return nnx.Param(value, logical_axes=axes)
 
 
+def _adapter(config: ModelConfig, target: str) -> LoraConfig | None:
+    return config.lora if config.lora is not None and target in config.lora.targets else None
+
+
 class Norm(nnx.Module):
-    """Root-mean-square norm over the last axis, computed in float32."""
+    """Root-mean-square norm over the last axis, computed in float32 or wider."""
 
     def __init__(self, width: int, eps: float):
         self.eps = eps
         self.scale = _param(jnp.ones((width,), jnp.float32), "norm")
 
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
-        wide = x.astype(jnp.float32)
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
         return wide.astype(x.dtype) * self.scale[...].astype(x.dtype)
 
 
 class Projection(nnx.Module):
-    """A matrix product over the leading `contract` axes of the kernel, with an optional bias."""
+    """A matrix product over the leading `contract` axes of the kernel, with an optional bias and low-rank adapter."""
 
     def __init__(
-        self, rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], *, contract: int = 1, bias: bool = False
+        self,
+        rngs: nnx.Rngs,
+        shape: tuple[int, ...],
+        axes: tuple[str, ...],
+        *,
+        contract: int = 1,
+        bias: bool = False,
+        lora: LoraConfig | None = None,
     ):
         self.contract = contract
         self.kernel = _param(jax.random.normal(rngs.params(), shape, jnp.float32) * INIT_STD, *axes)
         if bias:
             self.bias = _param(jnp.zeros(shape[contract:], jnp.float32), *axes[contract:])
+        if lora is not None:
+            self.lora_scale = lora.scale
+            inputs, outputs = shape[:contract], shape[contract:]
+            # PEFT's start: A uniform in +-1 / sqrt(inputs), B zero, so that the first forward pass is the base's.
+            drawn = jax.random.uniform(rngs.params(), (*inputs, lora.rank), jnp.float32, -1.0, 1.0)
+            self.lora_a = _param(drawn * math.prod(inputs) ** -0.5, *axes[:contract], "lora_rank")
+            self.lora_b = _param(jnp.zeros((lora.rank, *outputs), jnp.float32), "lora_rank", *axes[contract:])
 
     def __call__(self, x: jax.Array) -> jax.Array:
         out = jnp.tensordot(x, self.kernel[...].astype(x.dtype), axes=self.contract)
+        if hasattr(self, "lora_a"):
+            inner = jnp.tensordot(x, self.lora_a[...].astype(x.dtype), axes=self.contract)
+            out = out + jnp.tensordot(inner, self.lora_b[...].astype(x.dtype), axes=1) * self.lora_scale
         return out + self.bias[...].astype(x.dtype) if hasattr(self, "bias") else out
 
 
@@ -88,11 +110,12 @@ class Attention(nnx.Module):
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         width, head_dim = config.hidden_size, config.head_dim
         query, shared = (width, config.num_heads, head_dim), (width, config.num_kv_heads, head_dim)
-        self.q = Projection(rngs, query, ("embed", "heads", "head_dim"), bias=config.qkv_bias)
-        self.k = Projection(rngs, shared, ("embed", "kv_heads", "head_dim"), bias=config.qkv_bias)
-        self.v = Projection(rngs, shared, ("embed", "kv_heads", "head_dim"), bias=config.qkv_bias)
+        lora, bias = functools.partial(_adapter, config), config.qkv_bias
+        self.q = Projection(rngs, query, ("embed", "heads", "head_dim"), bias=bias, lora=lora("q"))
+        self.k = Projection(rngs, shared, ("embed", "kv_heads", "head_dim"), bias=bias, lora=lora("k"))
+        self.v = Projection(rngs, shared, ("embed", "kv_heads", "head_dim"), bias=bias, lora=lora("v"))
         out = (config.num_heads, head_dim, width)
-        self.o = Projection(rngs, out, ("heads", "head_dim", "embed"), contract=2, bias=config.o_bias)
+        self.o = Projection(rngs, out, ("heads", "head_dim", "embed"), contract=2, bias=config.o_bias, lora=lora("o"))
         if config.qk_norm:
             self.q_norm = Norm(head_dim, config.rms_eps)
             self.k_norm = Norm(head_dim, config.rms_eps)
@@ -114,9 +137,10 @@ class Mlp(nnx.Module):
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         width, inner = config.hidden_size, config.intermediate_size
-        self.gate = Projection(rngs, (width, inner), ("embed", "mlp"))
-        self.up = Projection(rngs, (width, inner), ("embed", "mlp"))
-        self.down = Projection(rngs, (inner, width), ("mlp", "embed"))
+        lora = functools.partial(_adapter, config)
+        self.gate = Projection(rngs, (width, inner), ("embed", "mlp"), lora=lora("gate"))
+        self.up = Projection(rngs, (width, inner), ("embed", "mlp"), lora=lora("up"))
+        self.down = Projection(rngs, (inner, width), ("mlp", "embed"), lora=lora("down"))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         inner = jax.nn.silu(self.gate(x)) * self.up(x)

@@ -1,51 +1,73 @@
-"""The SFT cold start: expert episodes on the real engine, a few passes, before the first rollout."""
+"""The SFT cold start: a few passes over a set, or over expert episodes on the real engine, before the first rollout."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from sage_jax.data.expert_episodes import expert_episodes
-from sage_jax.data.packing import PackedBatch, micro_batches, pack
-from sage_jax.data.sft import conversation_sequence
+from sage_jax.data.packing import PackedBatch, Sequence, micro_batches, pack
+from sage_jax.data.sft import Message, conversation_sequence
+from sage_jax.data.sft_sets import open_set, sft_batches
 from sage_jax.errors import ConfigError
 from sage_jax.metrics.progress import show_progress
-from sage_jax.models.transformer import head_weights
-from sage_jax.seeding import numpy_rng
-from sage_jax.training.optimizer import OptimizerOptions, make_optimizer
+from sage_jax.seeding import derive_seed, numpy_rng
+from sage_jax.training.optimizer import make_optimizer, sft_options
 from sage_jax.training.session import Session
 from sage_jax.training.state import TrainState
-from sage_jax.training.step import LossOptions, make_update_step, read_metrics
+from sage_jax.training.step import LossOptions, read_metrics
 
 
 def cold_start(session: Session) -> tuple[Any, dict[str, float]]:
-    """Returns the parameters after SFT on fresh expert episodes, and the last update's metrics."""
+    """Returns the parameters after SFT on a set or on fresh expert episodes, and the last update's metrics.
+
+    Raises:
+      DataError: `sft_data` is no set, or holds a conversation that is longer than a row.
+      ConfigError: every expert episode is.
+    """
     settings = session.settings
-    if not settings.sft.sft_episodes:
+    if not (settings.sft.sft_data or settings.sft.sft_episodes):
         return session.params, {}
-    batch = session.runner.run(_collect(session))
     rows = max(1, settings.sft.sft_tokens // settings.engine.row_length)
-    updates = -(-len(batch.ids) // rows) * settings.sft.sft_epochs
-    optimizer = make_optimizer(
-        OptimizerOptions(
-            name=settings.rl.optimizer,
-            learning_rate=settings.sft.sft_lr,
-            schedule="cosine",
-            warmup_steps=max(1, updates // 10),
-            total_steps=updates + 1,
-        )
-    )
-    update = make_update_step(session.forward, head_weights, optimizer, LossOptions(kind="sft"))
+    updates, batches = (_set_batches if settings.sft.sft_data else _expert_batches)(session, rows)
+    optimizer = make_optimizer(sft_options(settings, updates))
+    update = session.make_update(optimizer, LossOptions(kind="sft"))
     state, values = TrainState.create(session.params, optimizer), {}
     with show_progress("cold start", updates) as progress:
+        for batch in batches:
+            micro = micro_batches(batch, rows, capacity_multiple=rows * settings.engine.row_length)
+            state, metrics = update(state, micro)
+            values = read_metrics(metrics, state.params, step=int(state.step))
+            progress.advance(1, {"loss": values["sft/loss"], "accuracy": values["sft/accuracy"]})
+    return state.params, {name: values[name] for name in ("sft/loss", "sft/accuracy")}
+
+
+def _set_batches(session: Session, rows: int) -> tuple[int, Iterator[PackedBatch]]:
+    """Returns the number of updates and their batches from the set on disk, `rows` conversations each."""
+    sft, player = session.settings.sft, session.player
+    source = open_set(sft.sft_data)
+
+    def to_sequence(messages: list[Message]) -> Sequence:
+        return conversation_sequence(messages, player.encode, player.template)
+
+    seed = derive_seed(session.settings.seed, "sft_order")
+    batches = sft_batches(source, to_sequence, batch=rows, seed=seed % 2**32, epochs=sft.sft_epochs)
+    packed = (pack(batch, row_length=session.settings.engine.row_length) for batch in batches)
+    return -(-len(source) * sft.sft_epochs // rows), packed
+
+
+def _expert_batches(session: Session, rows: int) -> tuple[int, Iterator[PackedBatch]]:
+    """Returns the number of updates and their batches of `rows` rows, from expert episodes that are played now."""
+    settings = session.settings
+    batch = session.runner.run(_collect(session))
+
+    def batches() -> Iterator[PackedBatch]:
         for epoch in range(settings.sft.sft_epochs):
             order = numpy_rng(settings.seed, "sft_order", epoch).permutation(len(batch.ids))
             for start in range(0, len(order), rows):
-                part = batch.rows(order[start : start + rows])
-                micro = micro_batches(part, rows, capacity_multiple=rows * settings.engine.row_length)
-                state, metrics = update(state, micro)
-                values = read_metrics(metrics, state.params, step=int(state.step))
-                progress.advance(1, {"loss": values["sft/loss"], "accuracy": values["sft/accuracy"]})
-    return state.params, {name: values[name] for name in ("sft/loss", "sft/accuracy")}
+                yield batch.rows(order[start : start + rows])
+
+    return -(-len(batch.ids) // rows) * settings.sft.sft_epochs, batches()
 
 
 async def _collect(session: Session) -> PackedBatch:

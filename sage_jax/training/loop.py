@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ import numpy as np
 from sage_jax import config
 from sage_jax.checkpoints import Checkpointer
 from sage_jax.data.packing import MicroBatches, micro_batches, pack, trajectories_to_sequences
+from sage_jax.data.prefixes import pack_shared
 from sage_jax.methods import grpo, skillmaster
 from sage_jax.metrics import MetricsWriter, open_run_folder, write_trajectories
 from sage_jax.metrics.evaluation import EvalRow, metrics_of, read_rows, summarise, write_rows
@@ -28,9 +29,11 @@ from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank, save_bank
 from sage_jax.training.cold_start import cold_start
 from sage_jax.training.evaluate import evaluate, evaluate_skills
+from sage_jax.training.profile import Trace, parse_steps
 from sage_jax.training.session import Session, open_session
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import read_metrics
+from sage_jax.training.throughput import mfu, update_flops
 from sage_jax.types import Task, Trajectory
 
 METHODS: dict[str, Callable] = {"grpo": grpo.play_round, "skillmaster": skillmaster.play_round}
@@ -42,13 +45,18 @@ def train(settings: RunSettings) -> pathlib.Path:
     Raises:
       SageError: anything a user can mend; the message says what.
     """
+    parse_steps(settings.profile_steps)  # refused before anything is built
     folder, rounds, every = pathlib.Path(settings.run_dir), settings.rl.rounds, settings.evaluation.eval_every
     checkpointer = Checkpointer(folder / "checkpoints", keep=settings.keep, fingerprint=config.fingerprint(settings))
     checkpointer.check_fingerprint()
     open_run_folder(folder, config.flatten(settings))
     with checkpointer, open_session(settings, folder) as session:
         state, reference, bank, cursor, done = start(session, checkpointer)
-        with MetricsWriter(folder, cursor=cursor, step=done) as writer:
+        saving: dict[str, float] = {}  # known only once the round it belongs to is written
+        with (
+            MetricsWriter(folder, cursor=cursor, step=done) as writer,
+            Trace(settings.profile_steps, folder / "profile") as trace,
+        ):
             if done == 0:
                 run_evaluation(session, state.params, bank, "before", writer, 0)
             with show_progress("rounds", rounds, done=done) as progress:
@@ -56,9 +64,12 @@ def train(settings: RunSettings) -> pathlib.Path:
                     # Before the round and not after the last one's checkpoint: so a kill between the two skips nothing.
                     if every and number and number % every == 0:
                         run_evaluation(session, state.params, bank, f"round_{number}", writer, number)
-                    state, bank, shown = play_and_learn(session, state, reference, bank, number, writer)
+                    trace.step(number)
+                    state, bank, shown = play_and_learn(session, state, reference, bank, number, writer, saving)
                     if number + 1 == rounds or (number + 1) % settings.save_every == 0:
+                        begun = time.monotonic()
                         save(checkpointer, number + 1, state, reference, bank, writer)
+                        saving = {"time/checkpoint": time.monotonic() - begun}
                     progress.advance(1, shown)
             if played := max(done, rounds):
                 run_evaluation(session, state.params, bank, "after", writer, played)
@@ -112,19 +123,37 @@ def save(
 
 
 def play_and_learn(
-    session: Session, state: TrainState, reference: Any, bank: SkillBank, number: int, writer: MetricsWriter
+    session: Session,
+    state: TrainState,
+    reference: Any,
+    bank: SkillBank,
+    number: int,
+    writer: MetricsWriter,
+    more: Mapping[str, float] | None = None,
 ) -> tuple[TrainState, SkillBank, dict[str, float]]:
-    """Plays round `number`, updates, writes its metrics and trajectories; returns what the progress line shows."""
-    settings, clock = session.settings, Clock()
+    """Plays round `number`, updates, writes its metrics and trajectories; returns what the progress line shows.
+
+    Args:
+      session: the run's parts.
+      state: the learner's state, donated.
+      reference: parameters of the reference policy, or None.
+      bank: as the round's episodes see it.
+      number: of the round, from 0.
+      writer: where metrics go.
+      more: metrics to write along.
+    """
+    settings, clock, waited = session.settings, Clock(), session.pool.waited_s
     hand_over(session, state.params, number)
     clock.lap("weights")
     tasks = round_tasks(session.tasks["train"], settings, number)
     play = session.skill_player.play_round if session.skill_player else METHODS[settings.rl.method]
     result = session.runner.run(play(session.player, settings, tasks, session.tasks["train"], bank, number))
     clock.lap("rollout")
+    clock.move("rollout", "reward", result.metrics.get("time/reward", 0.0))
     state, learned = learn(session, state, reference, result.trajectories, number, clock)
     lr = float(session.schedule(max(int(state.step) - 1, 0)))
-    metrics = {**result.metrics, **learned, **clock.seconds(), "lr": lr}
+    waited = session.pool.waited_s - waited
+    metrics = {**result.metrics, **learned, **clock.seconds(), **(more or {}), "time/env": waited, "lr": lr}
     writer.write(number + 1, metrics)
     decode = session.tokenizer.decode
     write_trajectories(session.folder, number + 1, result.trajectories, decode=decode)
@@ -137,7 +166,7 @@ def play_and_learn(
 
 def hand_over(session: Session, params: Any, version: int) -> None:
     """Gives the engine the weights of round `version` (kept KV of older weights is dropped)."""
-    session.engine.update_weights(params, version + 1)
+    session.engine.update_weights(session.weights(params), version + 1)
 
 
 def round_tasks(tasks: Sequence[Task], settings: RunSettings, number: int) -> list[Task]:
@@ -164,10 +193,13 @@ def learn(
         min(settings.rl.minibatches, len(sequences)),
     )
     batches: list[MicroBatches] = []
-    fill = []
+    fill, flops, tokens = [], 0.0, 0
+    pack_rows = pack_shared if settings.engine.share_prefixes else pack
     for part in parts:
-        packed = pack([sequences[i] for i in sorted(part)], row_length=settings.engine.row_length)
+        packed = pack_rows([sequences[i] for i in sorted(part)], row_length=settings.engine.row_length)
         fill.append(packed.fill)
+        flops += update_flops(session.model, packed, reference=reference is not None) * settings.rl.epochs
+        tokens += int((packed.segment_ids > 0).sum()) * settings.rl.epochs
         batches.append(
             micro_batches(
                 packed,
@@ -186,8 +218,12 @@ def learn(
         metrics.append(one)
     # All are read, because an update that was not applied tells of it nowhere else; the last are written.
     values = [read_metrics(one, state.params, step=number + 1) for one in metrics][-1]
-    clock.lap("update")
+    seconds = clock.lap("update")
+    share = mfu(flops, seconds, peak_tflops=settings.peak_tflops)
+    values |= {} if share is None else {"time/mfu": share}
     values |= {
+        "time/tflops": flops / seconds / 1e12,
+        "time/tokens_per_second": tokens / seconds,
         "update/steps": float(state.step),
         "update/fill": float(np.mean(fill)),
         "update/sequences": float(len(sequences)),
@@ -236,11 +272,17 @@ class Clock:
         self._start = self._last = time.monotonic()
         self._laps: dict[str, float] = {}
 
-    def lap(self, phase: str) -> None:
-        """Books the time since the last lap to `phase`."""
+    def lap(self, phase: str) -> float:
+        """Books the time since the last lap to `phase`; returns it."""
         now = time.monotonic()
-        self._laps[phase] = self._laps.get(phase, 0.0) + now - self._last
-        self._last = now
+        seconds, self._last = now - self._last, now
+        self._laps[phase] = self._laps.get(phase, 0.0) + seconds
+        return seconds
+
+    def move(self, phase: str, to: str, seconds: float) -> None:
+        """Books seconds that were booked to one phase to another, which was inside it."""
+        self._laps[phase] -= seconds
+        self._laps[to] = self._laps.get(to, 0.0) + seconds
 
     def seconds(self) -> dict[str, float]:
         """Returns time/<phase> and time/round."""

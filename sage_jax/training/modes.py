@@ -12,13 +12,13 @@ from sage_jax import config
 from sage_jax.checkpoints import Checkpointer
 from sage_jax.errors import CheckpointError, ConfigError
 from sage_jax.metrics.evaluation import summarise, write_rows
-from sage_jax.models import hf
+from sage_jax.models import hf, lora
 from sage_jax.models.memory import estimate
 from sage_jax.models.presets import preset
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.training.evaluate import evaluate, evaluate_skills
-from sage_jax.training.session import load_policy, mesh_sizes, open_session
+from sage_jax.training.session import load_policy, mesh_sizes, open_session, with_adapters
 
 
 def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
@@ -32,7 +32,7 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
         bank, version = session.start_bank(), 1
         if restored is not None:
             bank, version = SkillBank.restore(restored.document["bank"]), restored.step + 1
-            session.engine.update_weights(restored.arrays["state"]["params"], version)
+            session.engine.update_weights(session.weights(restored.arrays["state"]["params"]), version)
         tasks = {split: session.tasks[split] for split in session.eval_splits}
         path = folder / "eval" / f"{tag}.json"
         if session.skill_player:
@@ -48,16 +48,21 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
 def export(settings: RunSettings) -> pathlib.Path:
     """Writes the newest checkpoint's parameters as a Hugging Face folder; returns it.
 
+    Of a run with adapters it writes them too, as a PEFT folder `export/adapter`; the model has them merged in.
+
     Raises:
       CheckpointError: there is no checkpoint.
     """
     restored = _newest(settings)
     if restored is None:
         raise CheckpointError(f"{settings.run_dir} holds no checkpoint to export: train first, or name its run_dir")
-    model, _ = load_policy(settings)
-    out = pathlib.Path(settings.run_dir) / "export"
-    params = jax.device_get(restored.arrays["state"]["params"])
-    hf.save(out, model, params, dtype="float32", source=settings.policy.model)
+    base, frozen = load_policy(settings)
+    out, params = pathlib.Path(settings.run_dir) / "export", restored.arrays["state"]["params"]
+    model = with_adapters(settings, base)
+    if model.lora is not None:
+        lora.save_adapter(out / "adapter", model, params, base=settings.policy.model)
+        params = lora.merge(model, lora.join(params, frozen))
+    hf.save(out, base, jax.device_get(params), dtype="float32", source=settings.policy.model)
     print(f"wrote {out} (round {restored.step})")
     return out
 

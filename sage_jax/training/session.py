@@ -28,22 +28,30 @@ from sage_jax.errors import ConfigError
 from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.progress import show_progress
 from sage_jax.models import hf
-from sage_jax.models.config import ModelConfig
+from sage_jax.models.config import LoraConfig, ModelConfig
+from sage_jax.models.lora import init_adapters, join, merge
 from sage_jax.models.sharding import MESH_AXES, make_mesh, placer
 from sage_jax.models.transformer import forward, head_weights, logical_axes
 from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.rollout import Engine
+from sage_jax.seeding import jax_key
 from sage_jax.settings import RunSettings
 from sage_jax.skills import RetrievalConfig, SkillBank, SkillFolder, load_bank, load_folder
 from sage_jax.training.engines import open_engine, open_task_llm
-from sage_jax.training.optimizer import OptimizerOptions, make_optimizer, make_schedule
-from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
+from sage_jax.training.optimizer import make_optimizer, make_schedule, rl_options
+from sage_jax.training.step import LossOptions, UpdateStep, make_logprob_fn, make_update_step
 from sage_jax.types import Task
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """Everything a run works with. Made by `open_session`, which also ends it."""
+    """Everything a run works with. Made by `open_session`, which also ends it.
+
+    Attributes:
+      model: the policy, with its adapters.
+      params: what is trained, as it is before training: all parameters, or the adapters.
+      frozen: the base under adapters, None when all parameters are trained.
+    """
 
     settings: RunSettings
     folder: pathlib.Path
@@ -51,6 +59,7 @@ class Session:
     tasks: dict[str, tuple[Task, ...]]
     model: ModelConfig
     params: Any
+    frozen: Any
     tokenizer: Any
     pool: EnvPool
     engine: Engine
@@ -73,6 +82,14 @@ class Session:
     def streams(self) -> dict[str, int]:
         """Numbers of the streams in a packed batch."""
         return {"act": 0, "review": 1, "skill": 2}
+
+    def make_update(self, optimizer: optax.GradientTransformation, options: LossOptions) -> UpdateStep:
+        """Returns an update of what this session trains."""
+        return make_update_step(self.forward, head_weights, optimizer, options, frozen=self.frozen)
+
+    def weights(self, params: Any) -> Any:
+        """Returns the plain weights that engines and model folders take, of trained parameters."""
+        return params if self.frozen is None else merge(self.model, join(params, self.frozen))
 
     def start_bank(self) -> SkillBank:
         """Returns the bank a run starts with."""
@@ -104,8 +121,12 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
         pool = EnvPool(benchmark.factory(), workers=settings.tasks.env_workers, timeout_s=settings.tasks.env_timeout_s)
         stack.callback(pool.close)
         engine = stack.enter_context(contextlib.closing(open_engine(settings, folder, model, params)))
+        frozen = None
+        if settings.lora.lora_rank:
+            model, frozen = with_adapters(settings, model), params
+            params = init_adapters(model, jax_key(settings.seed, "lora"))
         runner = stack.enter_context(asyncio.Runner())
-        optimizer, schedule = rl_optimizer(settings)
+        optimizer = make_optimizer(rl_options(settings))
         run_forward = policy_forward(settings, model)
         options = loss_options(settings)
         yield Session(
@@ -115,6 +136,7 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
             tasks=tasks,
             model=model,
             params=params,
+            frozen=frozen,
             tokenizer=tokenizer,
             pool=pool,
             engine=engine,
@@ -122,9 +144,9 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
             skill_player=make_skill_player(settings, engine, pool, tokenizer, folder, stack, runner),
             runner=runner,
             optimizer=optimizer,
-            schedule=schedule,
-            update=make_update_step(run_forward, head_weights, optimizer, options),
-            logprobs=make_logprob_fn(run_forward, head_weights, options),
+            schedule=make_schedule(rl_options(settings)),
+            update=make_update_step(run_forward, head_weights, optimizer, options, frozen=frozen),
+            logprobs=make_logprob_fn(run_forward, head_weights, options, frozen=frozen),
             forward=run_forward,
         )
 
@@ -148,6 +170,14 @@ def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
     return hf.load(folder, compute_dtype=settings.policy.compute_dtype, place=place)
 
 
+def with_adapters(settings: RunSettings, model: ModelConfig) -> ModelConfig:
+    """Returns the model with the run's adapters, or as it is when the run has none."""
+    own = settings.lora
+    if not own.lora_rank:
+        return model
+    return dataclasses.replace(model, lora=LoraConfig(own.lora_rank, own.lora_alpha, own.lora_targets))
+
+
 def mesh_sizes(text: str) -> dict[str, int]:
     """Reads "fsdp:8,tensor:4". Raises ConfigError naming the part that is wrong."""
     sizes: dict[str, int] = {}
@@ -161,7 +191,14 @@ def mesh_sizes(text: str) -> dict[str, int]:
 
 def policy_forward(settings: RunSettings, model: ModelConfig):
     """Returns forward(params, ids, positions, segment_ids) with the run's options."""
-    return functools.partial(forward, model, remat=settings.policy.remat, unroll=settings.policy.unroll)
+    policy = settings.policy
+    return functools.partial(
+        forward,
+        model,
+        remat=policy.remat,
+        unroll=policy.unroll,
+        attention_implementation=policy.attention,
+    )
 
 
 def all_tasks(settings: RunSettings, *, training: bool = True) -> dict[str, tuple[Task, ...]]:
@@ -278,21 +315,6 @@ def make_skill_player(
         folder=folder,
         seeds=seeds,
     )
-
-
-def rl_optimizer(settings: RunSettings) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the optimizer of RL and its schedule."""
-    rl = settings.rl
-    options = OptimizerOptions(
-        name=rl.optimizer,
-        learning_rate=rl.lr,
-        schedule=rl.lr_schedule,
-        warmup_steps=rl.lr_warmup,
-        total_steps=max(rl.rounds * rl.epochs * rl.minibatches, rl.lr_warmup + 1),
-        weight_decay=rl.weight_decay,
-        max_grad_norm=rl.max_grad_norm or None,
-    )
-    return make_optimizer(options), make_schedule(options)
 
 
 def loss_options(settings: RunSettings) -> LossOptions:

@@ -31,6 +31,7 @@ from sage_jax.losses.policy import (
     token_weights,
 )
 from sage_jax.losses.sft import sft_loss
+from sage_jax.models.lora import join
 from sage_jax.training.state import TrainState
 
 # (params, ids [R, T], positions [R, T], segment_ids [R, T]) -> hidden states [R, T, D] after the final norm
@@ -102,12 +103,14 @@ class UpdateStep:
     """One update: `update(state, micro, ref_params=None) -> (state, metrics)`.
 
     Attributes:
-      jitted: the compiled function of (state, micro, ref_params), for lowering without running.
+      jitted: the compiled function of (state, micro, ref_params, frozen), for lowering without running.
       options: the loss.
+      frozen: parameters that are used and not trained: the base under adapters. None without.
     """
 
     jitted: Any
     options: LossOptions
+    frozen: Any = None
 
     def __call__(
         self, state: TrainState, micro: MicroBatches, ref_params: Any = None
@@ -116,11 +119,16 @@ class UpdateStep:
         uses_reference = self.options.kind == "policy" and self.options.kl_coef > 0
         if uses_reference and ref_params is None:
             raise ConfigError(f"loss.kl_coef={self.options.kl_coef} needs ref_params; pass them or set kl_coef to 0")
-        return self.jitted(state, micro, ref_params if uses_reference else None)
+        return self.jitted(state, micro, ref_params if uses_reference else None, self.frozen)
 
 
 def make_update_step(
-    forward_fn: ForwardFn, head_fn: HeadFn, optimizer: optax.GradientTransformation, options: LossOptions
+    forward_fn: ForwardFn,
+    head_fn: HeadFn,
+    optimizer: optax.GradientTransformation,
+    options: LossOptions,
+    *,
+    frozen: Any = None,
 ) -> UpdateStep:
     """Returns update(state, micro, ref_params=None) -> (state, metrics), jitted; the state passed in is donated.
 
@@ -136,9 +144,11 @@ def make_update_step(
       head_fn: params -> output embedding.
       optimizer: see `optimizer.make_optimizer`.
       options: the loss.
+      frozen: parameters joined to the trained ones (and to the reference's) before `forward_fn` and `head_fn` see
+        them. The state, the gradients and the optimizer have the trained ones alone.
     """
 
-    def update(state: TrainState, micro: MicroBatches, ref_params: Any):
+    def update(state: TrainState, micro: MicroBatches, ref_params: Any, frozen: Any = None):
         weights = token_weights(
             micro.mask,
             aggregation=options.aggregation,
@@ -150,9 +160,10 @@ def make_update_step(
         def micro_loss(params, part: MicroBatches, part_weights):
             ref_logprobs = None
             if ref_params is not None:
-                ref_logprobs = _scores(forward_fn, head_fn, options, ref_params, part).logprobs
+                ref_logprobs = _scores(forward_fn, head_fn, options, _whole(ref_params, frozen), part).logprobs
+            whole = _whole(params, frozen)
             return _loss(
-                forward_fn, head_fn, options, params, part, part_weights, num_tokens, ref_logprobs, micro.mask.size
+                forward_fn, head_fn, options, whole, part, part_weights, num_tokens, ref_logprobs, micro.mask.size
             )
 
         loss, metrics, grads = _accumulate(micro_loss, state.params, micro, weights)
@@ -162,11 +173,11 @@ def make_update_step(
         metrics |= {"loss/total": loss, "tokens/trained": num_tokens, **update_metrics}
         return new_state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
 
-    return UpdateStep(jax.jit(update, donate_argnums=0), options)
+    return UpdateStep(jax.jit(update, donate_argnums=0), options, frozen)
 
 
 def make_logprob_fn(
-    forward_fn: ForwardFn, head_fn: HeadFn, options: LossOptions
+    forward_fn: ForwardFn, head_fn: HeadFn, options: LossOptions, *, frozen: Any = None
 ) -> Callable[[Any, MicroBatches], Float[Array, "M C"]]:
     """Returns logprobs(params, micro) -> [M, C], jitted: the old log-probabilities of several epochs.
 
@@ -174,10 +185,11 @@ def make_logprob_fn(
     """
 
     @jax.jit
-    def logprobs(params, micro: MicroBatches):
-        return jax.lax.map(lambda part: _scores(forward_fn, head_fn, options, params, part).logprobs, micro)
+    def logprobs(params, frozen, micro: MicroBatches):
+        whole = _whole(params, frozen)
+        return jax.lax.map(lambda part: _scores(forward_fn, head_fn, options, whole, part).logprobs, micro)
 
-    return logprobs
+    return lambda params, micro: logprobs(params, frozen, micro)
 
 
 def read_metrics(metrics: Mapping[str, Any], params: Any, *, step: int) -> dict[str, float]:
@@ -208,9 +220,15 @@ def read_metrics(metrics: Mapping[str, Any], params: Any, *, step: int) -> dict[
     )
 
 
+def _whole(params: Any, frozen: Any) -> Any:
+    return params if frozen is None else join(params, frozen)
+
+
 def _scores(forward_fn, head_fn, options: LossOptions, params, part: MicroBatches) -> TokenScores:
     """Returns the scores [C] of one micro-batch's trained tokens."""
-    hidden = forward_fn(params, part.ids, part.positions, part.segment_ids)
+    # Only a batch that shares prefixes asks more of a forward function than its four arguments.
+    shared = {} if part.ends is None else {"ends": part.ends}
+    hidden = forward_fn(params, part.ids, part.positions, part.segment_ids, **shared)
     gathered = hidden.reshape(-1, hidden.shape[-1])[part.source]
     return token_logprobs(
         gathered,
@@ -258,8 +276,8 @@ def _accumulate(micro_loss, params, micro: MicroBatches, weights):
     loss_shape, metric_shapes = jax.eval_shape(micro_loss, params, *first)
     zeros = (
         jnp.zeros((), loss_shape.dtype),
-        {name: jnp.zeros((), jnp.float32) for name in metric_shapes},
-        jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params),
+        {name: jnp.zeros((), shape.dtype) for name, shape in metric_shapes.items()},
+        jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), params),
     )
 
     def add(carry, inputs):
@@ -269,8 +287,8 @@ def _accumulate(micro_loss, params, micro: MicroBatches, weights):
             name: jnp.maximum(sums[name], metric) if name.endswith("_max") else sums[name] + metric
             for name, metric in metrics.items()
         }
-        # Sums in float32: bfloat16 would lose every micro-batch after the first few hundred.
-        return loss + value, combined, jax.tree.map(lambda a, b: a + b.astype(jnp.float32), total, grads)
+        # Sums in float32 or wider: bfloat16 would lose every micro-batch after the first few hundred.
+        return loss + value, combined, jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, grads)
 
     def body(carry, inputs):
         has_tokens = jnp.any(inputs[0].mask > 0)

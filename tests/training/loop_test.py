@@ -14,6 +14,7 @@ import pytest
 from sage_jax.config import to_dataclass
 from sage_jax.errors import NumericsError
 from sage_jax.metrics import MetricsWriter, read_jsonl, read_metrics
+from sage_jax.models import preset
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.training import loop
@@ -73,7 +74,7 @@ def learner(**values) -> Session:
     optimizer, update, logprobs = update_functions()
     settings = to_dataclass({"row_length": 64, "max_length": 64, "rows_per_micro": 1, **values}, RunSettings)
     parts = dict.fromkeys(field.name for field in dataclasses.fields(Session))
-    parts |= {"settings": settings, "params": make_params(), "optimizer": optimizer}
+    parts |= {"settings": settings, "params": make_params(), "optimizer": optimizer, "model": preset("tiny")}
     return Session(**{**parts, "update": update, "logprobs": logprobs})
 
 
@@ -197,6 +198,9 @@ def test_the_clock_books_each_phase_once():
     seconds = clock.seconds()
     assert set(seconds) == {"time/rollout", "time/update", "time/round"}
     assert seconds["time/round"] >= seconds["time/rollout"] + seconds["time/update"] >= 0
+    clock.move("rollout", "reward", seconds["time/rollout"] / 2)
+    moved = clock.seconds()
+    assert moved["time/reward"] == moved["time/rollout"] == pytest.approx(seconds["time/rollout"] / 2)
 
 
 def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_path):
@@ -209,7 +213,10 @@ def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_pat
     assert line["step"] == 1
     assert line["update/steps"] == int(state.step) == 8
     assert (seen, line["lr"]) == ([7], 0.5)  # the rate of the last update, numbered from 0
-    assert line["time/round"] >= line["time/rollout"] > 0
+    assert line["time/round"] >= line["time/rollout"] + line["time/reward"] + line["time/update"]
+    assert min(line[f"time/{phase}"] for phase in ("rollout", "env", "reward", "pack", "update", "weights")) > 0
+    assert line["time/tokens_per_second"] > 0
+    assert "time/mfu" not in line  # the peak of a CPU is not known
     assert line["bank/size"] == len(bank) == shown["skills"] > 0
     assert line["utility/probe_run"] > 0
     assert line["loss/engine_gap_max"] < 1e-4

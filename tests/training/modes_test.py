@@ -10,11 +10,13 @@ from sage_jax.checkpoints import Checkpointer
 from sage_jax.config import fingerprint, to_dataclass
 from sage_jax.errors import CheckpointError, ConfigError
 from sage_jax.metrics import read_rows
-from sage_jax.models import hf
+from sage_jax.models import hf, lora
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.testing.tiny import tiny_settings
 from sage_jax.training import modes
+from sage_jax.training.loop import train
+from sage_jax.training.session import with_adapters
 from sage_jax.training.state import TrainState
 
 
@@ -71,3 +73,29 @@ def test_a_checkpoint_and_its_export_are_one_policy(tiny_session, tiny_folder, t
 
     with pytest.raises(CheckpointError, match="gamma was 0.2 and is 0.9"):
         modes.export(tiny_settings(tmp_path, tiny_folder, tiny_cache, gamma=0.9))
+
+
+@pytest.mark.slow
+def test_a_run_with_adapters_goes_on_bit_for_bit_and_exports_both_forms(tiny_folder, tiny_cache, tmp_path):
+    def run(name, rounds):
+        values = {"lora_rank": 2, "lora_targets": ("q", "down"), "sft_episodes": 0, "eval_episodes": 1}
+        return tiny_settings(tmp_path / name, tiny_folder, tiny_cache, rounds=rounds, **values)
+
+    train(run("whole", 2))
+    train(run("parts", 1))
+    train(run("parts", 2))
+    states = []
+    for name in ("whole", "parts"):
+        with Checkpointer(tmp_path / name / "checkpoints", fingerprint=fingerprint(run(name, 2))) as checkpointer:
+            states.append(checkpointer.restore().arrays["state"])
+    jax.tree.map(np.testing.assert_array_equal, *states)
+    assert set(states[0]["params"]["layers"]) == {"attn", "mlp"}
+    assert set(states[0]["params"]["layers"]["attn"]) == {"q"}
+
+    out = modes.export(run("whole", 2))
+    base, params = hf.load(tiny_folder)
+    model = with_adapters(run("whole", 2), base)
+    adapters = lora.load_adapter(out / "adapter", model)
+    assert np.abs(adapters["layers"]["mlp"]["down"]["lora_b"]).max() > 0
+    merged = lora.merge(model, lora.join(adapters, params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), hf.load(out)[1], merged)

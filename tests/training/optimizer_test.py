@@ -6,9 +6,19 @@ import numpy as np
 import optax
 import pytest
 
+from sage_jax.config import to_dataclass
 from sage_jax.errors import ConfigError
 from sage_jax.models import ModelConfig, init_params
-from sage_jax.training.optimizer import OptimizerOptions, decay_mask, make_optimizer, make_schedule, muon_dimensions
+from sage_jax.settings import RunSettings
+from sage_jax.training.optimizer import (
+    OptimizerOptions,
+    decay_mask,
+    make_optimizer,
+    make_schedule,
+    muon_dimensions,
+    rl_options,
+    sft_options,
+)
 
 
 def make_params():
@@ -43,13 +53,22 @@ def test_warm_up_then_cosine():
     np.testing.assert_allclose([float(schedule(step)) for step in range(7)], [1.0, 2.0, *cosine], rtol=1e-6)
 
 
-def test_first_adamw_update_by_hand():
+def test_warm_up_then_linear():
+    options = OptimizerOptions(learning_rate=2.0, schedule="linear", warmup_steps=2, total_steps=6, final_fraction=0.5)
+    schedule = make_schedule(options)
+    np.testing.assert_allclose(
+        [float(schedule(step)) for step in range(8)], [1, 2, 2, 1.75, 1.5, 1.25, 1, 1], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor"])
+def test_first_update_by_hand(name):
     params = {"kernel": jnp.array([2.0]), "scale": jnp.array([2.0])}
-    optimizer = make_optimizer(OptimizerOptions(learning_rate=0.1, weight_decay=0.5, max_grad_norm=None))
+    optimizer = make_optimizer(OptimizerOptions(name=name, learning_rate=0.1, weight_decay=0.5, max_grad_norm=None))
     updates, _ = optimizer.update(
         {"kernel": jnp.array([3.0]), "scale": jnp.array([3.0])}, optimizer.init(params), params
     )
-    # Adam's first step is the sign of the gradient; the kernel also decays: -0.1 * (1 + 0.5 * 2); the scale does not.
+    # Both begin with the sign of the gradient; the kernel also decays, -0.1 * (1 + 0.5 * 2), and the scale does not.
     np.testing.assert_allclose([updates["kernel"][0], updates["scale"][0]], [-0.2, -0.1], rtol=1e-5)
 
 
@@ -59,6 +78,36 @@ def test_gradients_are_clipped_by_their_global_norm():
     optimizer = make_optimizer(OptimizerOptions(max_grad_norm=1.0))
     _, state = optimizer.update({"kernel": jnp.array([3.0, 4.0])}, optimizer.init(params), params)
     np.testing.assert_allclose(optax.tree_utils.tree_get(state, "mu")["kernel"], [0.06, 0.08], rtol=1e-5)
+
+
+def test_adafactor_keeps_sums_of_rows_and_columns():
+    params = {"kernel": jnp.ones((128, 256))}
+    # For the gradient a_i b_j the product of row and column means over the whole mean is the square itself: a sign.
+    gradient = {"kernel": jnp.outer(jnp.linspace(-2, 3, 128), jnp.linspace(1, 4, 256))}
+    options = OptimizerOptions(name="adafactor", learning_rate=0.1, weight_decay=0.0, max_grad_norm=None)
+    optimizer = make_optimizer(options)
+    state = optimizer.init(params)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 128 + 256 + 8
+    updates, _ = optimizer.update(gradient, state, params)
+    np.testing.assert_allclose(updates["kernel"], -0.1 * np.sign(gradient["kernel"]), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_first_moment_can_be_kept_in_bfloat16(name):
+    params = make_params()
+    optimizer = make_optimizer(OptimizerOptions(name=name, learning_rate=0.1, moment_dtype="bfloat16"))
+    kinds = [str(leaf.dtype) for leaf in jax.tree.leaves(optimizer.init(params)) if leaf.ndim]
+    assert kinds.count("bfloat16") == len(jax.tree.leaves(params))
+    assert kinds.count("float32") == (len(kinds) - kinds.count("bfloat16"))
+    updates, _ = jax.jit(optimizer.update)(params, optimizer.init(params), params)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(updates))
+
+
+def test_rl_and_the_cold_start_share_one_group_of_settings():
+    made = to_dataclass({"optimizer": "adafactor", "lr": 2.0, "sft_lr": 3.0, "max_grad_norm": 0.0}, RunSettings)
+    rl, sft = rl_options(made), sft_options(made, 40)
+    assert (rl.name, rl.learning_rate, rl.schedule, rl.max_grad_norm) == ("adafactor", 2.0, "constant", None)
+    assert (sft.name, sft.learning_rate, sft.schedule, sft.warmup_steps) == ("adafactor", 3.0, "cosine", 4)
 
 
 def test_norms_and_biases_do_not_decay():
@@ -94,7 +143,8 @@ def test_muon_orthogonalises_kernels_only():
 def test_refusals():
     for key, value in {
         "name": "sgd",
-        "schedule": "linear",
+        "schedule": "step",
+        "moment_dtype": "int8",
         "learning_rate": 0,
         "warmup_steps": -1,
         "final_fraction": 2,
@@ -103,8 +153,9 @@ def test_refusals():
     }.items():
         with pytest.raises(ConfigError, match=rf"optimizer\.{key}={value!r} does not fit; use "):
             OptimizerOptions(**{key: value})
-    with pytest.raises(ConfigError, match="total_steps=None.*warmup_steps=3"):
-        OptimizerOptions(schedule="cosine", warmup_steps=3)
+    for schedule in ("linear", "cosine"):
+        with pytest.raises(ConfigError, match=f"total_steps=None.*warmup_steps=3 for a {schedule} schedule"):
+            OptimizerOptions(schedule=schedule, warmup_steps=3)
 
 
 def test_the_decoder_names_its_parameters_as_expected_here():

@@ -18,6 +18,7 @@ from sage_jax.skills import SkillBank, save_bank
 from sage_jax.testing.tiny import tiny_settings
 from sage_jax.training import loop
 from sage_jax.training import session as parts
+from sage_jax.training.optimizer import make_schedule, rl_options
 from sage_jax.training.session import all_tasks, load_policy, mesh_sizes, open_session
 from sage_jax.training.state import TrainState
 from sage_jax.types import RewardResult, Task, Trajectory, Turn
@@ -124,7 +125,8 @@ def test_the_loss_is_the_one_configured():
 
 
 def test_the_schedule_counts_updates_and_not_rounds():
-    _, schedule = parts.rl_optimizer(settings(rounds=5, minibatches=4, lr=1.0, lr_schedule="cosine", lr_warmup=2))
+    made = settings(rounds=5, minibatches=4, lr=1.0, lr_schedule="cosine", lr_warmup=2)
+    schedule = make_schedule(rl_options(made))
     assert [float(schedule(step)) for step in (0, 1, 2)] == [0.5, 1.0, 1.0]
     assert 0 < float(schedule(19)) < 0.1
     assert float(schedule(20)) == pytest.approx(0, abs=1e-6)
