@@ -35,7 +35,7 @@ def test_each_scale_loads(path, scale):
     assert settings.scale == scale
     assert settings.name == pathlib.Path(settings.run_dir).name
     assert settings.rl.method == path.stem.partition("_")[0]
-    assert load(path, f"{scale},seed=7,lr=0.5").rl.lr == 0.5
+    assert load(path, f"{scale},seed=7,lr=0.5").optimizer.lr == 0.5
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
