@@ -57,7 +57,8 @@ def make_sequences(seed=1, lengths=(5, 9, 12, 3, 7, 2)):
 
 def one_per_row(sequences):
     batches = [pack([sequence], row_length=ROW) for sequence in sequences]
-    fields = [field.name for field in dataclasses.fields(PackedBatch)]
+    assert all(batch.ends is None for batch in batches)  # sequences of their own share no prefixes
+    fields = [field.name for field in dataclasses.fields(PackedBatch) if field.name != "ends"]
     return PackedBatch(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in fields})
 
 
