@@ -114,7 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif name == "echo_key":
             message = f"Incorrect API key provided: {key}"
             self._send(json.dumps({"error": {"message": message}}).encode(), 401)
-        self.close_connection = True
+        # An answer that was sent whole leaves the connection open, as it does not say otherwise: the client's next
+        # question must not meet a connection that is gone.
+        self.close_connection = name in ("hang", "drop")
 
     def _send(self, data: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
