@@ -36,6 +36,7 @@ setuptools.setup(
         "files": ["openpyxl>=3.1", "pillow>=12", "pypdf>=6", "python-docx>=1.2", "python-pptx>=1.0"],
         # SFT sets in array_record, without TensorFlow; the second is a dependency that the first does not declare
         "data": ["tensorflow-datasets>=4.9.10", "importlib-resources>=6"],
+        "tpu": ["jax[tpu]>=0.10.2"],
         "launch": ["xmanager>=0.8.5"],
         "notebooks": ["jupyterlab>=4", "nbclient>=0.10", "pandas>=2.3"],
     },

@@ -3,6 +3,7 @@
 --mode=train   trains, or continues the run in run_dir, and prints the table before and after RL
 --mode=eval    evaluates the newest checkpoint of run_dir, or the model folder when there is none
 --mode=check   prints parameters, batch shapes and memory; needs no weights and starts nothing
+--mode=compile compiles the run for --topology=v5p:4x4x4 --mesh=fsdp:16,tensor:4 and says, by its exit too, if it fits
 --mode=export  writes the newest checkpoint as a Hugging Face folder to run_dir/export
 """
 
@@ -20,8 +21,11 @@ _DEFAULT = "configs/skillmaster_alfworld.py"
 _CONFIG = config_flags.DEFINE_config_file(
     "config", _DEFAULT, "Config file, optionally :scale,key=value.", lock_config=True
 )
-_MODE = flags.DEFINE_enum("mode", "train", ["train", "eval", "check", "export"], "What to do.")
+_MODE = flags.DEFINE_enum("mode", "train", ["train", "eval", "check", "compile", "export"], "What to do.")
 _TAG = flags.DEFINE_string("tag", "eval", "Name of the evaluation file that --mode=eval writes.")
+_TOPOLOGY = flags.DEFINE_string("topology", "cpu:8", "Chips that --mode=compile compiles for.")
+_DISTRIBUTED = flags.DEFINE_string("distributed", "", "Several processes: auto, or address:port,number,count.")
+_MESH = flags.DEFINE_string("mesh", "", "Mesh axes for --mode=compile, in place of the config's.")
 
 
 def _parse(argv: list[str]) -> list[str]:
@@ -36,12 +40,19 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)
     settings = config.to_dataclass(_CONFIG.value, RunSettings)
     # Imported here: a wrong flag should not wait for jax.
+    if _MODE.value == "compile":
+        from sage_jax.training import compile_page
+
+        sys.exit(0 if compile_page.print_report(settings, _TOPOLOGY.value, _MESH.value) else 1)
     from sage_jax import report
-    from sage_jax.training import loop, modes
+    from sage_jax.training import loop, modes, processes
 
     title = f"{settings.rl.method} on {settings.tasks.benchmark} ({settings.scale})"
     if _MODE.value == "train":
+        processes.initialize(_DISTRIBUTED.value)
         folder = loop.train(settings)
+        if not processes.is_first():
+            return
         report.report_run(folder, ("before", "after"), title=title)
         print(f"report: {report.write_report(folder)}")
     elif _MODE.value == "eval":

@@ -39,7 +39,7 @@ class ModelSettings(config.Settings):
     remat: str = setting("none", "what the backward pass recomputes", choices=("none", "dots", "full"))
     unroll: bool = setting(True, "Python loop over layers in training: faster on a CPU, slower to compile")
     attention: str = setting("auto", "kernel of the update; auto fits the platform", choices=ATTENTION, free=True)
-    mesh: str = setting("", "mesh axes, e.g. 'fsdp:8,tensor:4'; empty is one device")
+    mesh: str = setting("", "mesh axes, e.g. 'fsdp:8+tensor:4'; empty is one device")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ class EngineSettings(config.Settings):
     slots: int = setting(64, "sequences the embedded engine holds", low=1, free=True)
     max_length: int = setting(1024, "longest context, in tokens", low=64)
     row_length: int = setting(1024, "length of a packed training row, in tokens", low=64)
-    rows_per_micro: int = setting(4, "rows of a micro-batch", low=1)
+    rows_per_micro: int = setting(4, "rows of a micro-batch; on a mesh for each of its data x fsdp pieces", low=1)
     min_micro: int = setting(1, "micro-batches at least; empty ones are skipped, but fewer shapes are compiled", low=1)
     capacity_multiple: int = setting(1024, "trained tokens of a micro-batch are padded to a multiple of this", low=1)
     share_prefixes: bool = setting(False, "compute what sequences of an update share once; for context='steps'")

@@ -5,7 +5,8 @@
     checkpoints/manifests/<step>.json    hashes of all of it; written last
 
 A killed save leaves no manifest and is cleaned up on the next start. A damaged step is reported and the one before it
-is used.
+is used. In a run of several processes all of them make the same calls, on a folder that all of them see; each writes
+its own pieces of the arrays, and the first one all the rest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from sage_jax.checkpoints.manifest import Manifest, find_damage, hash_files, read_manifest, write_manifest
 from sage_jax.errors import CheckpointError
@@ -75,9 +77,11 @@ class Checkpointer:
         self._steps, self._manifests = folder / "steps", folder / "manifests"
         self._keep, self._keep_every = keep, keep_every
         self._fingerprint = plain_json(fingerprint or {}, "fingerprint")
-        self._manifests.mkdir(parents=True, exist_ok=True)
-        self._steps.mkdir(parents=True, exist_ok=True)
-        self._clean()
+        if _first():
+            self._manifests.mkdir(parents=True, exist_ok=True)
+            self._steps.mkdir(parents=True, exist_ok=True)
+            self._clean()
+        _meet("checkpoints opened")
         options = ocp.CheckpointManagerOptions(enable_async_checkpointing=False, save_root_metadata=False)
         self._orbax = ocp.CheckpointManager(self._steps, options=options, item_names=("arrays", "document"))
 
@@ -102,10 +106,12 @@ class Checkpointer:
         if not saved:
             raise CheckpointError(f"orbax did not save step {step} in {self._steps}")
         self._orbax.wait_until_finished()
-        files = hash_files(self._steps / str(step))
-        write_manifest(
-            self._manifests / f"{step}.json", Manifest(step, self._fingerprint, describe_arrays(arrays), files)
-        )
+        _meet("checkpoint written")
+        if _first():
+            files = hash_files(self._steps / str(step))
+            manifest = Manifest(step, self._fingerprint, describe_arrays(arrays), files)
+            write_manifest(self._manifests / f"{step}.json", manifest)
+        _meet("checkpoint counts")
         self._prune()
 
     def restore(self, template: Any = None, *, step: int | None = None) -> Restored:
@@ -192,16 +198,20 @@ class Checkpointer:
 
     def _prune(self) -> None:
         steps = self.steps()
+        _meet("checkpoints listed")  # before one of them is gone
         for step in steps[: -self._keep]:
             if not (self._keep_every and step % self._keep_every == 0):
                 self._delete(step)
 
     def _delete(self, step: int) -> None:
         # The manifest goes first: a kill between the two leaves an unfinished step, not a damaged one.
-        (self._manifests / f"{step}.json").unlink(missing_ok=True)
+        if _first():
+            (self._manifests / f"{step}.json").unlink(missing_ok=True)
         if step in self._orbax.all_steps():
             self._orbax.delete(step)
-        shutil.rmtree(self._steps / str(step), ignore_errors=True)
+        if _first():
+            shutil.rmtree(self._steps / str(step), ignore_errors=True)
+        _meet("checkpoint deleted")
 
     def _clean(self) -> None:
         finished = {str(step) for step in self.steps()}
@@ -210,6 +220,17 @@ class Checkpointer:
                 shutil.rmtree(path)
         for path in self._manifests.glob("*.part"):
             path.unlink()
+
+
+def _first() -> bool:
+    """Tells whether this is the process that writes."""
+    return jax.process_index() == 0
+
+
+def _meet(place: str) -> None:
+    """Waits for the other processes of the run, if there are any."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(place)
 
 
 def describe_arrays(tree: Any) -> dict[str, Any]:

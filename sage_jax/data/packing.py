@@ -138,7 +138,8 @@ class MicroBatches(NamedTuple):
 
     Attributes:
       ids, positions, segment_ids: int32 [M, R, T].
-      source: int32 [M, C], flat index in [0, R * T) of the hidden state that predicts the token.
+      source: int32 [M, C], flat index in [0, R * T) of the hidden state that predicts the token. For a mesh the C
+        places are equal runs, one for each device's piece of the rows, each filled from its start.
       targets: int32 [M, C], the token.
       mask: float32 [M, C], 0 for places that hold no token.
       advantages, engine_logprobs: float32 [M, C].
@@ -280,19 +281,21 @@ def micro_batches(
     *,
     capacity_multiple: int = 256,
     min_micro: int = 1,
+    shards: tuple[int, int] = (1, 1),
     old_logprobs: Float[np.ndarray, "N T"] | None = None,
 ) -> MicroBatches:
     """Returns the rows as micro-batches, with the trained tokens of each gathered into C places.
 
     C is the largest count of a micro-batch rounded up to capacity_multiple * (1, 2, 3, 4, 6, 8, 12, ...), and the
     number of micro-batches is rounded up in the same way (an empty one is skipped by the update), so that a run meets
-    few shapes and compiles few programs.
+    few shapes and compiles few programs. With shards, each piece of the rows has C / pieces places for its own tokens.
 
     Args:
       batch: packed rows.
       rows_per_micro: R; rows are padded with empty ones where they do not divide.
       capacity_multiple: unit of C, in tokens.
       min_micro: lower bound of M.
+      shards: pieces that a mesh cuts the rows and the tokens of a row into (`models.sharding.token_shards`).
       old_logprobs: log-probabilities under the policy that sampled, aligned with `batch.ids`, for several epochs.
 
     Raises:
@@ -301,34 +304,36 @@ def micro_batches(
     for name, value in {"rows_per_micro": rows_per_micro, "capacity_multiple": capacity_multiple}.items():
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
-    row_length = batch.ids.shape[1]
+    places = _shard_places(rows_per_micro, batch.ids.shape[1], shards)
     count = round_up(max(min_micro, -(-len(batch.ids) // rows_per_micro)))
     missing = count * rows_per_micro - len(batch.ids)
 
     def split(array: np.ndarray) -> np.ndarray:
-        return np.pad(array, ((0, missing), (0, 0))).reshape(count, rows_per_micro, row_length)
+        return np.pad(array, ((0, missing), (0, 0))).reshape(count, rows_per_micro, -1)
 
-    trained = split(batch.mask).reshape(count, -1) > 0
-    tokens = trained.sum(axis=1)
-    capacity = capacity_multiple * round_up(-(-max(1, int(tokens.max())) // capacity_multiple))
+    # At the place of the hidden state, which is the one before the target's.
+    trained = np.roll(split(batch.mask) > 0, -1, axis=2).reshape(count, -1)[:, places]
+    tokens = trained.sum(axis=2)
+    unit = -(-capacity_multiple // len(places))
+    capacity = unit * round_up(-(-max(1, int(tokens.max())) // unit))
     # Trained places first, in their order; the rest are cut or masked.
-    order = np.argsort(~trained, axis=1, kind="stable")[:, :capacity]
-    order = np.pad(order, ((0, 0), (0, capacity - order.shape[1])))
-    live = np.arange(capacity) < tokens[:, None]
+    order = np.argsort(~trained, axis=2, kind="stable")[:, :, :capacity]
+    order = np.pad(order, ((0, 0), (0, 0), (0, capacity - order.shape[2])))
+    live = (np.arange(capacity) < tokens[:, :, None]).reshape(count, -1)
+    source = np.take_along_axis(places[None], order, axis=2).reshape(count, -1)
 
     def gather(array: np.ndarray) -> np.ndarray:
-        values = np.take_along_axis(split(array).reshape(count, -1), order, axis=1)
+        values = np.take_along_axis(split(array).reshape(count, -1), np.where(live, source + 1, 0), axis=1)
         return np.where(live, values, 0).astype(array.dtype)
 
-    numbers = np.zeros((count, capacity), np.int32)
+    numbers = np.zeros(live.shape, np.int32)
     if live.any():
         numbers[live] = np.unique(gather(batch.sequence_ids)[live], return_inverse=True)[1]
     return MicroBatches(
         ids=split(batch.ids),
         positions=split(batch.positions),
         segment_ids=split(batch.segment_ids),
-        # The hidden state before the target predicts it.
-        source=np.where(live, order - 1, 0).astype(np.int32),
+        source=np.where(live, source, 0).astype(np.int32),
         targets=gather(batch.ids),
         mask=live.astype(np.float32),
         advantages=gather(batch.advantages),
@@ -344,6 +349,21 @@ def _split_ends(ends: Int[np.ndarray, "N T"], count: int, rows: int) -> Int[np.n
     length = ends.shape[1]
     padded = np.pad(ends, ((0, count * rows - len(ends)), (0, 0)), constant_values=length)
     return padded.reshape(count, rows, length)
+
+
+def _shard_places(rows: int, length: int, shards: tuple[int, int]) -> Int[np.ndarray, "G P"]:
+    """Returns the flat indices into [rows, length] of each piece's places, piece by piece.
+
+    Raises:
+      ConfigError: the pieces would not be of one size.
+    """
+    row_shards, length_shards = shards
+    if rows % row_shards:
+        raise ConfigError(f"rows_per_micro={rows}: must be a multiple of the {row_shards} pieces of the rows")
+    if length % length_shards:
+        raise ConfigError(f"row_length={length}: must be a multiple of the mesh's sequence:{length_shards}")
+    places = np.arange(rows * length).reshape(row_shards, rows // row_shards, length_shards, length // length_shards)
+    return places.transpose(0, 2, 1, 3).reshape(row_shards * length_shards, -1)
 
 
 def round_up(count: int) -> int:

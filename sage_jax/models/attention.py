@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from sage_jax.errors import ConfigError
+from sage_jax.models.sharding import constrain, map_queries
 from sage_jax.models.splash import SPLASH_BLOCK, splash_attention
 from sage_jax.models.tiled_attention import tiled_attention
 
@@ -35,10 +37,8 @@ def choose(implementation: str, *, length: int, dtype: Any, tree: bool = False) 
     """
     splash_fits = length % SPLASH_BLOCK == 0 and not tree
     if implementation == "auto":
-        mesh = jax.sharding.get_abstract_mesh()
-        sizes, device = dict(mesh.shape), mesh.abstract_device
-        platform = jax.default_backend() if device is None else device.platform
-        if platform == "tpu" and splash_fits and sizes.get("sequence", 1) == 1:
+        mesh, platform = jax.sharding.get_abstract_mesh(), _platform()
+        if platform == "tpu" and splash_fits and dict(mesh.shape).get("sequence", 1) == 1:
             return "splash"
         if platform == "gpu" and jnp.dtype(dtype).itemsize == 2:
             return "cudnn"
@@ -51,6 +51,12 @@ def choose(implementation: str, *, length: int, dtype: Any, tree: bool = False) 
             f"it takes rows of a multiple of {SPLASH_BLOCK} tokens without shared prefixes; use auto"
         )
     return implementation
+
+
+def _platform() -> str:
+    """Returns the platform of the mesh that is set, which need not be here, or of this process."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
 
 
 def segment_ends(segment_ids: Int[Array, "n t"]) -> Int[Array, "n t"]:
@@ -100,9 +106,9 @@ def attend_packed(
     if chosen == "tiled":
         return lambda q, k, v: tiled_attention(q, k, v, ends)
     if chosen == "splash":
-        return lambda q, k, v: splash_attention(q, k, v, ends, interpret=jax.default_backend() != "tpu")
-    mask = visible(ends)
-    return lambda q, k, v: attention(q, k, v, mask, implementation=chosen)
+        return lambda q, k, v: splash_attention(q, k, v, ends, interpret=_platform() != "tpu")
+    mask = constrain(visible(ends), "rows", "length", "key_length")
+    return lambda q, k, v: map_queries(functools.partial(attention, implementation=chosen), q, k, v, mask)
 
 
 def attention(
@@ -125,7 +131,7 @@ def attention(
         instead of keeping them; "cudnn" on NVIDIA GPUs, needs bfloat16 or float16.
       block: queries scored at one time, against the keys up to the block's end only. Skipping the masked half and
         staying in cache makes it three times faster than one T x T product on a CPU (T = 512, K = 32). None takes
-        `block_length(T)`. With T != S there is one block.
+        `block_length(T)`. With T != S, where the queries are one device's part of a row, every block sees all keys.
 
     Returns:
       [N, T, H, K] in the dtype of `q`.
@@ -154,8 +160,6 @@ def _blocked(
     groups = k.shape[2]
     q = q.reshape(rows, length, groups, heads // groups, width).transpose(0, 2, 3, 1, 4) * width**-0.5
     k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
-    if k.shape[2] != length:
-        block = length
     out = []
     for start in range(0, length, block):
         queries = q[:, :, :, start : start + block]

@@ -1,7 +1,8 @@
 """Reads and writes Hugging Face model folders: config.json, safetensors (one file or sharded), tokenizer files.
 
-Tensors pass one at a time: loading holds the model plus one stacked parameter in host memory, saving holds one shard.
-A linear layer is stored as [out, in] there and as [in, out...] here, layers apart there and stacked here.
+Tensors pass one at a time. Loading onto a mesh reads each device's own piece of one stored tensor after the other, so
+that the host never holds more; without a mesh it holds one stacked parameter. Saving holds one shard. A linear layer
+is stored as [out, in] there and as [in, out...] here, layers apart there and stacked here.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 
 from sage_jax.errors import CheckpointError, ConfigError
 from sage_jax.models.config import ModelConfig
@@ -65,7 +69,7 @@ class _Piece(NamedTuple):
 
     def export(self, dtype: np.dtype) -> np.ndarray:
         """Returns it in the stored layout and dtype."""
-        piece = np.asarray(jax.device_get(self.array if self.layer is None else self.array[self.layer]))
+        piece = _to_host(self.array if self.layer is None else self.array[self.layer])
         stored = _stored_shape(piece.shape, self.leaf)
         piece = piece.reshape(stored[::-1]).T if self.leaf.contract else piece.reshape(stored)
         return np.ascontiguousarray(piece.astype(dtype))
@@ -109,7 +113,7 @@ def load(
     *,
     dtype: str = "float32",
     compute_dtype: str = "float32",
-    place: Callable[[tuple[str, ...], np.ndarray], Any] | None = None,
+    shardings: Any = None,
 ) -> tuple[ModelConfig, Params]:
     """Loads a model folder.
 
@@ -117,8 +121,8 @@ def load(
       folder: has config.json and model.safetensors, or model.safetensors.index.json and its files.
       dtype: dtype of the parameters, "float32" or "bfloat16".
       compute_dtype: `dtype` field of the returned config.
-      place: called with (path in the tree, host array) for each parameter as soon as it is complete; what it
-        returns goes into the tree. Default: onto the default device. See `sharding.placer` for a mesh.
+      shardings: a NamedSharding for every parameter (`sharding.param_shardings`); each process reads only what its
+        own devices hold. None puts the parameters on the default device.
 
     Returns:
       The config and the nested dict of parameters.
@@ -129,18 +133,28 @@ def load(
     """
     folder, storage = Path(folder), _storage(dtype)
     config = read_config(folder, dtype=compute_dtype)
-    place = place or (lambda path, array: jax.device_put(array))
     params: Params = {}
     store = TensorFolder(folder)
     leaves = list(_leaves(config))
     _refuse_unknown(store, leaves)
     for leaf, shape in leaves:
-        array = np.empty(shape, storage)
-        for view, name in _slots(array, leaf):
-            tensor = store.read(name, _stored_shape(view.shape, leaf))
-            view[...] = (tensor.T if leaf.contract else tensor).reshape(view.shape)
-        _insert(params, leaf.path, place(leaf.path, array))
+        if shardings is None:
+            value = jax.device_put(_read_whole(store, leaf, shape, storage))
+        else:
+            value = _read_onto(store, leaf, shape, storage, _find(shardings, leaf.path))
+        _insert(params, leaf.path, value)
     return config, params
+
+
+def stored_dtype(folder: str | os.PathLike[str]) -> str:
+    """Returns the dtype in which a folder says it stores its weights; "float32" where `save` has none like it.
+
+    Raises:
+      CheckpointError: config.json is missing or is not JSON.
+    """
+    values = read_json(Path(folder) / "config.json")
+    name = values.get("dtype") or values.get("torch_dtype")
+    return name if name in _DTYPES else "float32"
 
 
 def save(
@@ -153,6 +167,8 @@ def save(
     max_shard_bytes: int = 5_000_000_000,
 ) -> None:
     """Writes a folder that transformers, SGLang and `load` read.
+
+    In a run of several processes all of them call this, since all hold pieces; the first one writes.
 
     Args:
       folder: made when missing; files of the same names are replaced, config.json last.
@@ -179,7 +195,11 @@ def save(
         tensors = {piece.name: piece.export(storage) for piece in shard}
         index.update(dict.fromkeys(tensors, file))
         total += sum(tensor.nbytes for tensor in tensors.values())
+        if jax.process_index():
+            continue
         replace_file(folder / file, lambda path, t=tensors: safetensors.numpy.save_file(t, path, {"format": "pt"}))
+    if jax.process_index():
+        return
     if len(shards) > 1:
         write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": index})
     drop_stale(folder, set(index.values()))
@@ -207,13 +227,76 @@ def _leaves(config: ModelConfig) -> Iterator[tuple[_Leaf, tuple[int, ...]]]:
             yield leaf, node.shape
 
 
-def _slots(array: np.ndarray, leaf: _Leaf) -> Iterator[tuple[np.ndarray, str]]:
-    """Cuts a parameter into the pieces that are stored apart, each with its name."""
+def _read_whole(store: TensorFolder, leaf: _Leaf, shape: tuple[int, ...], storage: np.dtype) -> np.ndarray:
+    """Reads a parameter into host memory."""
+    array = np.empty(shape, storage)
+    views = (
+        [(array[layer], leaf.name.format(layer)) for layer in range(shape[0])] if leaf.stacked else [(array, leaf.name)]
+    )
+    for view, name in views:
+        tensor = store.read(name, _stored_shape(view.shape, leaf))
+        view[...] = (tensor.T if leaf.contract else tensor).reshape(view.shape)
+    return array
+
+
+def _read_onto(
+    store: TensorFolder, leaf: _Leaf, shape: tuple[int, ...], storage: np.dtype, at: NamedSharding
+) -> jax.Array:
+    """Reads a parameter onto its devices, one layer at a time."""
     if not leaf.stacked:
-        yield array, leaf.name
-        return
-    for layer in range(array.shape[0]):
-        yield array[layer], leaf.name.format(layer)
+        return _read_piece(store, leaf.name, leaf, shape, storage, at)
+    below = NamedSharding(at.mesh, PartitionSpec(*at.spec[1:]))
+    whole = jax.jit(lambda: jnp.zeros(shape, storage), out_shardings=at)()
+    put = jax.jit(jax.lax.dynamic_update_index_in_dim, static_argnums=3, donate_argnums=0, out_shardings=at)
+    for layer in range(shape[0]):
+        piece = _read_piece(store, leaf.name.format(layer), leaf, shape[1:], storage, below)
+        # Waited for, so that the host does not read ahead of the devices and hold what they have not taken yet.
+        whole = jax.block_until_ready(put(whole, piece, layer, 0))
+    return whole
+
+
+def _read_piece(
+    store: TensorFolder, name: str, leaf: _Leaf, shape: tuple[int, ...], storage: np.dtype, at: NamedSharding
+) -> jax.Array:
+    """Reads a stored tensor onto devices; of the file only what this process's devices hold."""
+    stored = _stored_shape(shape, leaf)
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        sizes = tuple(len(range(size)[part]) for size, part in zip(shape, index, strict=True))
+        if leaf.contract:
+            columns, rows = (
+                _flat_slice(shape[part], index[part]) for part in (slice(0, leaf.contract), slice(leaf.contract, None))
+            )
+            tensor = store.read(name, stored, (rows, columns)).T
+        else:
+            tensor = store.read(name, stored, index if len(stored) == len(shape) else (_flat_slice(shape, index),))
+        return tensor.reshape(sizes).astype(storage, order="C", copy=False)
+
+    return jax.make_array_from_callback(shape, at, read)
+
+
+def _flat_slice(sizes: Sequence[int], index: Sequence[slice]) -> slice:
+    """Returns the range that a slice of the first of several axes is after they are laid flat."""
+    inner = int(np.prod(sizes[1:]))
+    if any(len(range(size)[part]) != size for size, part in zip(sizes[1:], index[1:], strict=True)):
+        raise ConfigError(
+            f"a layout cuts another axis than the first of {tuple(sizes)}, which are one axis in the file"
+        )
+    start, stop, _ = index[0].indices(sizes[0])
+    return slice(start * inner, stop * inner)
+
+
+def _to_host(array: Any) -> np.ndarray:
+    """Brings an array to the host; where other processes hold pieces of it, all take part."""
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+    return np.asarray(jax.device_get(array))
+
+
+def _find(tree: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
 
 
 def _stored_shape(shape: tuple[int, ...], leaf: _Leaf) -> tuple[int, ...]:

@@ -38,8 +38,8 @@ class TensorFolder:
         """Returns the file that holds a tensor."""
         return self._map[name]
 
-    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Reads one tensor in its stored dtype after checking that it has `shape`."""
+    def read(self, name: str, shape: tuple[int, ...], index: tuple[slice, ...] | None = None) -> np.ndarray:
+        """Reads one tensor, or a part of it, in its stored dtype after checking that the whole has `shape`."""
         if name not in self._map:
             raise CheckpointError(f"{next(iter(self._map.values())).parent}: tensor {name} is missing")
         path = self._map[name]
@@ -52,7 +52,7 @@ class TensorFolder:
             raise CheckpointError(f"{path}: tensor {name} has shape {found}; config.json makes it {shape}")
         if dtype not in _STORED:
             raise CheckpointError(f"{path}: tensor {name} has dtype {dtype}; supported: {', '.join(_STORED)}")
-        return self._open(path).get_tensor(name)
+        return self._open(path).get_tensor(name) if index is None else part[index]
 
     def _open(self, path: Path):
         if path not in self._files:

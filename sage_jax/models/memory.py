@@ -2,7 +2,7 @@
 
 An estimate for planning (`--mode=check`); `--mode=compile` gives the compiler's own number. Activations are counted
 as the tensors the backward pass keeps (Korthikanti et al., arXiv 2205.05198, section 4, for this decoder), plus one
-layer's working set, plus one chunk of the vocabulary head.
+layer's working set, plus one block of the vocabulary head.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemoryEstimate:
       gradients: one number a parameter.
       optimizer: two moments a parameter (AdamW).
       activations: kept for the backward pass, with one layer's working set.
-      head: logits of one chunk, forward and backward.
+      head: logits of one block of the vocabulary, forward and backward.
     """
 
     parameters: int
@@ -65,7 +65,7 @@ def estimate(
     param_dtype: str = "float32",
     moment_dtype: str = "float32",
     reference: bool = False,
-    head_chunk: int = 512,
+    max_logits: int = 2**22,
     attention: str = "xla",
 ) -> MemoryEstimate:
     """Estimates the memory of one update.
@@ -80,7 +80,7 @@ def estimate(
       moment_dtype: dtype of the optimizer's moments.
       reference: whether a frozen reference model is held too, in the compute dtype.
       attention: an implementation, as in `attention`; only "xla" keeps scores.
-      head_chunk: tokens a device puts through the vocabulary head at once.
+      max_logits: logits that exist at one time on a device (`losses.logprobs`).
 
     Raises:
       ConfigError: an unknown remat, dtype or attention.
@@ -103,7 +103,7 @@ def estimate(
         gradients=held * _BYTES[param_dtype],
         optimizer=2 * held * _BYTES[moment_dtype],
         activations=activations,
-        head=2 * 4 * min(head_chunk, local_rows * length) * math.ceil(config.vocab_size / mesh["tensor"]),
+        head=2 * 4 * min(max_logits, local_rows * length * config.vocab_size),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -336,7 +337,8 @@ def _block_graphdef(config: ModelConfig) -> nnx.GraphDef:
 def _split_layers(layers: Params) -> tuple[Params, ...]:
     """Cuts the layer axis. A split, not L slices: its gradient is one concatenation and not L padded sums."""
     leaves, structure = jax.tree.flatten(layers)
-    columns = [jnp.unstack(leaf) for leaf in leaves]
+    # Host arrays stay on the host: a program would run on the mesh that is set, with all of its processes.
+    columns = [list(leaf) if isinstance(leaf, np.ndarray) else jnp.unstack(leaf) for leaf in leaves]
     return tuple(jax.tree.unflatten(structure, list(row)) for row in zip(*columns, strict=True))
 
 

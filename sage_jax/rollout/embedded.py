@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import threading
 import time
@@ -18,11 +19,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from sage_jax.errors import ConfigError, EngineError
 from sage_jax.models import ModelConfig, Params, unstack_layers
 from sage_jax.rollout.choices import ChoiceTrie
 from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, Generation
+from sage_jax.rollout.layout import cache_shardings, weight_shardings
 from sage_jax.rollout.programs import EngineConfig, compile_programs, empty_cache
 from sage_jax.rollout.slots import Slot, SlotTable, common_prefix
 from sage_jax.rollout.turns import Run, choice_mask, copy_batch, decode_batch, find_prefix, prefill_batch
@@ -58,15 +61,17 @@ class EmbeddedEngine:
         *,
         version: int = 0,
         device: jax.Device | None = None,
+        mesh: Mesh | None = None,
     ):
         """Starts the driver thread.
 
         Args:
           model: the model.
-          params: its parameters, stacked or unstacked; copied.
+          params: its parameters, stacked or unstacked; copied, and held in the compute dtype where that is narrower.
           config: sizes.
           version: weight version of `params`.
           device: where to run; the first local device when None.
+          mesh: several devices to run on instead (`layout.engine_mesh`).
 
         Raises:
           ConfigError: the context is longer than the model's.
@@ -77,9 +82,13 @@ class EmbeddedEngine:
                 f"engine.max_length={self.config.max_length}: must be at most model.max_position={model.max_position}"
             )
         self._programs = compile_programs(model, self.config)
-        self._device = device or jax.local_devices()[0]
+        self._mesh, cache = mesh, empty_cache(model, self.config)
+        self._weights_at: Any = device or jax.local_devices()[0]
+        cache_at: Any = self._weights_at
+        if mesh is not None:
+            self._weights_at, cache_at = weight_shardings(model, mesh), cache_shardings(cache, mesh)
         self._params, self._version = self._own_copy(params), version
-        self._cache = jax.device_put(empty_cache(model, self.config), self._device)
+        self._cache = jax.device_put(cache, cache_at)
         self._slots: SlotTable[Run] = SlotTable(self.config.num_slots)
         self._waiting: list[Run] = []
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
@@ -117,7 +126,7 @@ class EmbeddedEngine:
         """Copies new weights in between two dispatches and drops all kept keys and values.
 
         Args:
-          params: same structure and shapes as before; cast to the dtypes that the engine began with.
+          params: same structure and shapes as before; cast to the dtypes that the engine has.
           version: must differ from the current one.
           running: what to do about unfinished turns: "refuse" the update, or let them "continue" on their old keys
             and values, with their tokens marked by version.
@@ -129,7 +138,6 @@ class EmbeddedEngine:
             raise ConfigError(f"running={running!r}: must be 'refuse' or 'continue'")
         new = self._own_copy(params)
         _check_same_shapes(self._params, new)
-        new = jax.tree.map(lambda old, leaf: leaf.astype(old.dtype), self._params, new)
         self._call(functools.partial(self._replace_weights, new, version, running)).result()
 
     def warmup(self, *, choices: bool = False) -> None:
@@ -162,12 +170,13 @@ class EmbeddedEngine:
 
     def _own_copy(self, params: Params) -> Params:
         """Unstacks the layers and copies every leaf: the trainer donates its own arrays to the next update."""
+        # No program of ours: under the learner's mesh one would have to run on all of its devices.
+        return jax.device_put(unstack_layers(params), self._weights_at, may_alias=False)
 
-        def copy(leaf: jax.Array) -> jax.Array:
-            # No program of ours: under the learner's mesh one would have to run on all of its devices.
-            return jax.device_put(leaf, self._device, may_alias=False)
-
-        return jax.tree.map(copy, unstack_layers(params))
+    def _narrow(self, params: Params) -> Params:
+        """Casts weights to the compute dtype where that is narrower, as every program would when it uses them."""
+        dtype = jax.numpy.dtype(self.model.dtype)
+        return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.dtype.itemsize > dtype.itemsize else leaf, params)
 
     def _check(self, request: GenerateRequest) -> None:
         sampling, vocab = request.sampling, self.model.vocab_size
@@ -213,8 +222,11 @@ class EmbeddedEngine:
     def _drive(self) -> None:
         reason = EngineError("the engine is closed")
         try:
-            while self._take_messages():
-                self._advance()
+            # This thread has no mesh but this one: what it runs stays on the engine's own devices.
+            with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+                self._params = self._narrow(self._params)
+                while self._take_messages():
+                    self._advance()
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it was, every waiting request must hear
             reason = EngineError(f"the engine's driver failed: {type(error).__name__}: {error}")
             reason.__cause__ = error
@@ -388,7 +400,9 @@ class EmbeddedEngine:
         for run in unfinished:
             run.stale = True
         self._slots.forget()
-        self._params, self._version = params, version
+        # In the dtypes that the programs were compiled for.
+        self._params = jax.tree.map(lambda old, leaf: leaf.astype(old.dtype), self._params, params)
+        self._version = version
 
     def _compile(self, choices: bool) -> None:
         self._prefill([])

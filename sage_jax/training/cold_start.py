@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sage_jax.agents.chat import ChatTemplate
 from sage_jax.data.expert_episodes import expert_episodes
 from sage_jax.data.packing import PackedBatch, Sequence, micro_batches, pack
-from sage_jax.data.sft import Message, conversation_sequence
+from sage_jax.data.sft import Message, conversation_sequence, text_encoder
 from sage_jax.data.sft_sets import open_set, sft_batches
 from sage_jax.errors import ConfigError
 from sage_jax.metrics.progress import show_progress
+from sage_jax.models.sharding import token_shards
 from sage_jax.seeding import derive_seed, numpy_rng
+from sage_jax.training.batches import place_batch
 from sage_jax.training.optimizer import make_optimizer, sft_options
+from sage_jax.training.processes import once
 from sage_jax.training.session import Session
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import LossOptions, read_metrics
@@ -28,15 +32,17 @@ def cold_start(session: Session) -> tuple[Any, dict[str, float]]:
     settings = session.settings
     if not (settings.sft.sft_data or settings.sft.sft_episodes):
         return session.params, {}
+    shards = token_shards()
     rows = max(1, settings.sft.sft_tokens // settings.engine.row_length)
+    rows += -rows % shards.rows
     updates, batches = (_set_batches if settings.sft.sft_data else _expert_batches)(session, rows)
     optimizer = make_optimizer(sft_options(settings, updates))
     update = session.make_update(optimizer, LossOptions(kind="sft"))
     state, values = TrainState.create(session.params, optimizer), {}
     with show_progress("cold start", updates) as progress:
         for batch in batches:
-            micro = micro_batches(batch, rows, capacity_multiple=rows * settings.engine.row_length)
-            state, metrics = update(state, micro)
+            micro = micro_batches(batch, rows, capacity_multiple=rows * settings.engine.row_length, shards=shards)
+            state, metrics = update(state, place_batch(micro))
             values = read_metrics(metrics, state.params, step=int(state.step))
             progress.advance(1, {"loss": values["sft/loss"], "accuracy": values["sft/accuracy"]})
     return state.params, {name: values[name] for name in ("sft/loss", "sft/accuracy")}
@@ -44,11 +50,12 @@ def cold_start(session: Session) -> tuple[Any, dict[str, float]]:
 
 def _set_batches(session: Session, rows: int) -> tuple[int, Iterator[PackedBatch]]:
     """Returns the number of updates and their batches from the set on disk, `rows` conversations each."""
-    sft, player = session.settings.sft, session.player
-    source = open_set(sft.sft_data)
+    sft, source = session.settings.sft, open_set(session.settings.sft.sft_data)
+    # Not the player's, which the first process alone has; each process reads the set itself.
+    encode, template = text_encoder(session.tokenizer), ChatTemplate.from_tokenizer(session.tokenizer)
 
     def to_sequence(messages: list[Message]) -> Sequence:
-        return conversation_sequence(messages, player.encode, player.template)
+        return conversation_sequence(messages, encode, template)
 
     seed = derive_seed(session.settings.seed, "sft_order")
     batches = sft_batches(source, to_sequence, batch=rows, seed=seed % 2**32, epochs=sft.sft_epochs)
@@ -59,7 +66,7 @@ def _set_batches(session: Session, rows: int) -> tuple[int, Iterator[PackedBatch
 def _expert_batches(session: Session, rows: int) -> tuple[int, Iterator[PackedBatch]]:
     """Returns the number of updates and their batches of `rows` rows, from expert episodes that are played now."""
     settings = session.settings
-    batch = session.runner.run(_collect(session))
+    batch = once(lambda: session.runner.run(_collect(session)))
 
     def batches() -> Iterator[PackedBatch]:
         for epoch in range(settings.sft.sft_epochs):

@@ -6,12 +6,15 @@ import os
 import pathlib
 from typing import Any
 
+import jax
+
 from sage_jax.errors import ConfigError
 from sage_jax.models.config import ModelConfig
 from sage_jax.rollout import Engine
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.rollout.follower_llm import FollowerLlm
 from sage_jax.rollout.http_client import HttpOptions
+from sage_jax.rollout.layout import engine_mesh
 from sage_jax.rollout.openai_llm import OpenAiLlm, OpenAiOptions
 from sage_jax.rollout.programs import EngineConfig
 from sage_jax.rollout.sglang import SglangEngine
@@ -35,7 +38,10 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
     """
     sizes = settings.engine
     if sizes.engine == "embedded":
-        engine = EmbeddedEngine(model, params, EngineConfig(num_slots=sizes.slots, max_length=sizes.max_length))
+        config = EngineConfig(num_slots=sizes.slots, max_length=sizes.max_length)
+        mesh = jax.sharding.get_mesh()
+        cut = not mesh.empty and mesh.shape["tensor"] > 1
+        engine = EmbeddedEngine(model, params, config, mesh=engine_mesh(mesh) if cut else None)
         engine.warmup(choices=settings.agent.choices)
         return engine
     key = os.environ.get(sizes.engine_api_key_env, "")

@@ -21,14 +21,17 @@ from sage_jax.checkpoints import Checkpointer
 from sage_jax.data.packing import MicroBatches, micro_batches, pack, trajectories_to_sequences
 from sage_jax.data.prefixes import pack_shared
 from sage_jax.methods import grpo, skillmaster
-from sage_jax.metrics import MetricsWriter, open_run_folder, write_trajectories
-from sage_jax.metrics.evaluation import EvalRow, metrics_of, read_rows, summarise, write_rows
+from sage_jax.metrics import open_run_folder, write_trajectories
+from sage_jax.metrics.evaluation import EpisodeOutcome, EvalRow, metrics_of, read_rows, summarise, write_rows
 from sage_jax.metrics.progress import show_progress
+from sage_jax.models.sharding import token_shards
 from sage_jax.seeding import numpy_rng
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank, save_bank
+from sage_jax.training.batches import place_batch
 from sage_jax.training.cold_start import cold_start
 from sage_jax.training.evaluate import evaluate, evaluate_skills
+from sage_jax.training.processes import RunWriter, is_first, once, whole_arrays
 from sage_jax.training.profile import Trace, parse_steps
 from sage_jax.training.session import Session, open_session
 from sage_jax.training.state import TrainState
@@ -49,14 +52,13 @@ def train(settings: RunSettings) -> pathlib.Path:
     folder, rounds, every = pathlib.Path(settings.run_dir), settings.rl.rounds, settings.evaluation.eval_every
     checkpointer = Checkpointer(folder / "checkpoints", keep=settings.keep, fingerprint=config.fingerprint(settings))
     checkpointer.check_fingerprint()
-    open_run_folder(folder, config.flatten(settings))
+    if is_first():
+        open_run_folder(folder, config.flatten(settings))
     with checkpointer, open_session(settings, folder) as session:
         state, reference, bank, cursor, done = start(session, checkpointer)
         saving: dict[str, float] = {}  # known only once the round it belongs to is written
-        with (
-            MetricsWriter(folder, cursor=cursor, step=done) as writer,
-            Trace(settings.profile_steps, folder / "profile") as trace,
-        ):
+        profiled = settings.profile_steps if is_first() else ""
+        with RunWriter(folder, cursor=cursor, step=done) as writer, Trace(profiled, folder / "profile") as trace:
             if done == 0:
                 run_evaluation(session, state.params, bank, "before", writer, 0)
             with show_progress("rounds", rounds, done=done) as progress:
@@ -73,7 +75,8 @@ def train(settings: RunSettings) -> pathlib.Path:
                     progress.advance(1, shown)
             if played := max(done, rounds):
                 run_evaluation(session, state.params, bank, "after", writer, played)
-        save_bank(bank, folder / "skills.json")
+        if is_first():
+            save_bank(bank, folder / "skills.json")
     return folder
 
 
@@ -102,7 +105,7 @@ def start(session: Session, checkpointer: Checkpointer) -> Start:
     # A copy: updates donate the state's buffers.
     reference = _commit(jax.tree.map(jnp.array, params)) if settings.rl.kl_coef else None
     bank = session.start_bank()
-    with MetricsWriter(session.folder) as writer:
+    with RunWriter(session.folder) as writer:
         if metrics:
             writer.write(0, metrics)
         save(checkpointer, 0, state, reference, bank, writer)
@@ -115,7 +118,7 @@ def _commit(tree: Any) -> Any:
 
 
 def save(
-    checkpointer: Checkpointer, step: int, state: TrainState, reference: Any, bank: SkillBank, writer: MetricsWriter
+    checkpointer: Checkpointer, step: int, state: TrainState, reference: Any, bank: SkillBank, writer: RunWriter
 ) -> None:
     """Saves everything the next round needs."""
     arrays = {"state": state} | ({} if reference is None else {"reference": reference})
@@ -128,7 +131,7 @@ def play_and_learn(
     reference: Any,
     bank: SkillBank,
     number: int,
-    writer: MetricsWriter,
+    writer: RunWriter,
     more: Mapping[str, float] | None = None,
 ) -> tuple[TrainState, SkillBank, dict[str, float]]:
     """Plays round `number`, updates, writes its metrics and trajectories; returns what the progress line shows.
@@ -142,31 +145,42 @@ def play_and_learn(
       writer: where metrics go.
       more: metrics to write along.
     """
-    settings, clock, waited = session.settings, Clock(), session.pool.waited_s
+    settings, clock, waited = session.settings, Clock(), waited_s(session)
     hand_over(session, state.params, number)
     clock.lap("weights")
     tasks = round_tasks(session.tasks["train"], settings, number)
-    play = session.skill_player.play_round if session.skill_player else METHODS[settings.rl.method]
-    result = session.runner.run(play(session.player, settings, tasks, session.tasks["train"], bank, number))
+
+    def play() -> Any:
+        rounds = session.skill_player.play_round if session.skill_player else METHODS[settings.rl.method]
+        return session.runner.run(rounds(session.player, settings, tasks, session.tasks["train"], bank, number))
+
+    result = once(play)
     clock.lap("rollout")
     clock.move("rollout", "reward", result.metrics.get("time/reward", 0.0))
     state, learned = learn(session, state, reference, result.trajectories, number, clock)
     lr = float(session.schedule(max(int(state.step) - 1, 0)))
-    waited = session.pool.waited_s - waited
+    waited = waited_s(session) - waited
     metrics = {**result.metrics, **learned, **clock.seconds(), **(more or {}), "time/env": waited, "lr": lr}
     writer.write(number + 1, metrics)
-    decode = session.tokenizer.decode
-    write_trajectories(session.folder, number + 1, result.trajectories, decode=decode)
-    (session.folder / "bank.json").write_text(json.dumps(result.bank.snapshot(), indent=1) + "\n")
+    if is_first():
+        decode = session.tokenizer.decode
+        write_trajectories(session.folder, number + 1, result.trajectories, decode=decode)
+        (session.folder / "bank.json").write_text(json.dumps(result.bank.snapshot(), indent=1) + "\n")
     shown = {"success": metrics["reward/success"], "steps": metrics["episode/steps"]}
     if "utility/mean" in metrics:
         shown |= {"utility": metrics["utility/mean"], "skills": metrics["bank/size"]}
     return state, result.bank, shown
 
 
+def waited_s(session: Session) -> float:
+    """Returns the seconds that episodes have waited for environments; 0 in the processes that play none."""
+    return session.pool.waited_s if session.pool is not None else 0.0
+
+
 def hand_over(session: Session, params: Any, version: int) -> None:
     """Gives the engine the weights of round `version` (kept KV of older weights is dropped)."""
-    session.engine.update_weights(session.weights(params), version + 1)
+    whole = whole_arrays(session.weights(params))
+    once(lambda: session.engine.update_weights(whole, version + 1))
 
 
 def round_tasks(tasks: Sequence[Task], settings: RunSettings, number: int) -> list[Task]:
@@ -194,20 +208,21 @@ def learn(
     )
     batches: list[MicroBatches] = []
     fill, flops, tokens = [], 0.0, 0
+    shards = token_shards()
     pack_rows = pack_shared if settings.engine.share_prefixes else pack
     for part in parts:
         packed = pack_rows([sequences[i] for i in sorted(part)], row_length=settings.engine.row_length)
         fill.append(packed.fill)
         flops += update_flops(session.model, packed, reference=reference is not None) * settings.rl.epochs
         tokens += int((packed.segment_ids > 0).sum()) * settings.rl.epochs
-        batches.append(
-            micro_batches(
-                packed,
-                settings.engine.rows_per_micro,
-                capacity_multiple=settings.engine.capacity_multiple,
-                min_micro=settings.engine.min_micro,
-            )
+        micro = micro_batches(
+            packed,
+            settings.engine.rows_per_micro * shards.rows,
+            capacity_multiple=settings.engine.capacity_multiple,
+            min_micro=settings.engine.min_micro,
+            shards=shards,
         )
+        batches.append(place_batch(micro))
     clock.lap("pack")
     if len(batches) * settings.rl.epochs > 1:
         # Later updates leave the policy that sampled: its log-probabilities are taken before the first.
@@ -232,21 +247,24 @@ def learn(
 
 
 def run_evaluation(
-    session: Session, params: Any, bank: SkillBank, tag: str, writer: MetricsWriter, step: int
+    session: Session, params: Any, bank: SkillBank, tag: str, writer: RunWriter, step: int
 ) -> list[EvalRow]:
     """Evaluates, or reads eval/<tag>.json where an earlier start left the same evaluation; writes its metrics."""
     path, started = session.folder / "eval" / f"{tag}.json", time.monotonic()
-    rows = read_rows(path) if stamp_of(path) == stamp(session.settings, step) else None
+    rows = once(lambda: read_rows(path) if stamp_of(path) == stamp(session.settings, step) else None)
     if rows is None:
         hand_over(session, params, step + 1_000_000)  # evaluation never shares a version with a round
         tasks = {split: session.tasks[split] for split in session.eval_splits}
-        if session.skill_player:
-            outcomes = session.runner.run(evaluate_skills(session.skill_player, session.settings, tasks, path))
-        else:
-            outcomes, _ = session.runner.run(evaluate(session.player, session.settings, tasks, bank))
-        rows = summarise(outcomes)
-        write_rows(path, rows)
-        path.with_suffix(".stamp").write_text(json.dumps(stamp(session.settings, step)))
+
+        def play() -> list[EpisodeOutcome]:
+            if session.skill_player:
+                return session.runner.run(evaluate_skills(session.skill_player, session.settings, tasks, path))
+            return session.runner.run(evaluate(session.player, session.settings, tasks, bank))[0]
+
+        rows = summarise(once(play))
+        if is_first():
+            write_rows(path, rows)
+            path.with_suffix(".stamp").write_text(json.dumps(stamp(session.settings, step)))
     # The line of an earlier start was cut off with everything behind the checkpoint.
     writer.write(step, metrics_of(rows) | {"time/eval": time.monotonic() - started})
     return rows

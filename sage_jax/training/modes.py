@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pathlib
 
-import jax
 import rich.console
 import rich.table
 
 from sage_jax import config
-from sage_jax.checkpoints import Checkpointer
-from sage_jax.errors import CheckpointError, ConfigError
+from sage_jax.checkpoints import Checkpointer, Restored
+from sage_jax.errors import CheckpointError
 from sage_jax.metrics.evaluation import summarise, write_rows
 from sage_jax.models import hf, lora
+from sage_jax.models.config import ModelConfig
 from sage_jax.models.memory import estimate
-from sage_jax.models.presets import preset
+from sage_jax.models.sharding import parse_mesh
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.training.evaluate import evaluate, evaluate_skills
-from sage_jax.training.session import load_policy, mesh_sizes, open_session, with_adapters
+from sage_jax.training.optimizer import make_optimizer, rl_options
+from sage_jax.training.session import load_policy, model_config, open_session, policy_mesh, with_adapters
+from sage_jax.training.state import abstract_on_mesh, abstract_state
 
 
 def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
@@ -28,11 +30,11 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
     """
     folder = pathlib.Path(settings.run_dir)
     with open_session(settings, folder, training=False) as session:
-        restored = _newest(settings)
+        restored = _newest(settings, session.model)
         bank, version = session.start_bank(), 1
         if restored is not None:
             bank, version = SkillBank.restore(restored.document["bank"]), restored.step + 1
-            session.engine.update_weights(session.weights(restored.arrays["state"]["params"]), version)
+            session.engine.update_weights(session.weights(restored.arrays["state"].params), version)
         tasks = {split: session.tasks[split] for split in session.eval_splits}
         path = folder / "eval" / f"{tag}.json"
         if session.skill_player:
@@ -46,33 +48,42 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
 
 
 def export(settings: RunSettings) -> pathlib.Path:
-    """Writes the newest checkpoint's parameters as a Hugging Face folder; returns it.
+    """Writes the newest checkpoint's parameters as a Hugging Face folder, in the dtype of the model folder; returns it.
 
     Of a run with adapters it writes them too, as a PEFT folder `export/adapter`; the model has them merged in.
 
     Raises:
       CheckpointError: there is no checkpoint.
     """
-    restored = _newest(settings)
-    if restored is None:
-        raise CheckpointError(f"{settings.run_dir} holds no checkpoint to export: train first, or name its run_dir")
-    base, frozen = load_policy(settings)
-    out, params = pathlib.Path(settings.run_dir) / "export", restored.arrays["state"]["params"]
-    model = with_adapters(settings, base)
-    if model.lora is not None:
-        lora.save_adapter(out / "adapter", model, params, base=settings.policy.model)
-        params = lora.merge(model, lora.join(params, frozen))
-    hf.save(out, base, jax.device_get(params), dtype="float32", source=settings.policy.model)
+    source, out = pathlib.Path(settings.policy.model), pathlib.Path(settings.run_dir) / "export"
+    with policy_mesh(settings):
+        base = model_config(settings)
+        restored = _newest(settings, base)
+        if restored is None:
+            raise CheckpointError(f"{settings.run_dir} holds no checkpoint to export: train first, or name its run_dir")
+        model, params = with_adapters(settings, base), restored.arrays["state"].params
+        if model.lora is not None:
+            lora.save_adapter(out / "adapter", model, params, base=settings.policy.model)
+            params = lora.merge(model, lora.join(params, load_policy(settings)[1]))
+        dtype = hf.stored_dtype(source) if source.is_dir() else settings.policy.compute_dtype
+        hf.save(out, base, params, dtype=dtype, source=source if source.is_dir() else None)
     print(f"wrote {out} (round {restored.step})")
     return out
 
 
-def _newest(settings: RunSettings):
+def _newest(settings: RunSettings, model: ModelConfig) -> Restored | None:
+    """Restores the newest checkpoint, if there is one, onto the mesh that is set or else onto one device."""
     folder = pathlib.Path(settings.run_dir) / "checkpoints"
     if not folder.is_dir():
         return None
     with Checkpointer(folder, keep=settings.keep, fingerprint=config.fingerprint(settings)) as checkpointer:
-        return None if checkpointer.latest() is None else checkpointer.restore()
+        if checkpointer.latest() is None:
+            return None
+        params = abstract_on_mesh(with_adapters(settings, model))
+        if settings.lora.lora_rank:
+            params, _ = lora.split(params)
+        arrays = {"state": abstract_state(params, make_optimizer(rl_options(settings)))}
+        return checkpointer.restore(arrays | ({"reference": params} if settings.rl.kl_coef else {}))
 
 
 def check(settings: RunSettings) -> int:
@@ -81,14 +92,8 @@ def check(settings: RunSettings) -> int:
     Raises:
       ConfigError: neither the model folder nor `model_preset` tells the sizes.
     """
-    folder, name = pathlib.Path(settings.policy.model), settings.policy.model_preset
-    if (folder / "config.json").is_file():
-        model, source = hf.read_config(folder, dtype=settings.policy.compute_dtype), str(folder)
-    elif name:
-        model, source = preset(name, dtype=settings.policy.compute_dtype), f"preset {name}"
-    else:
-        raise ConfigError(f"model={settings.policy.model!r} is no folder; set model_preset to a published model")
-    rl, shapes, mesh = settings.rl, settings.engine, mesh_sizes(settings.policy.mesh)
+    model = model_config(settings)
+    rl, shapes, mesh = settings.rl, settings.engine, parse_mesh(settings.policy.mesh)
     memory = estimate(
         model,
         rows=shapes.rows_per_micro * mesh.get("data", 1) * mesh.get("fsdp", 1),
@@ -99,7 +104,7 @@ def check(settings: RunSettings) -> int:
     )
     episodes = rl.tasks_per_round * rl.group_size
     rows = {
-        "model": f"{source}, {memory.parameters:,} parameters",
+        "model": f"{memory.parameters:,} parameters",
         "round": f"{rl.tasks_per_round} tasks x {rl.group_size} rollouts = {episodes} episodes",
         "probes": f"at most {2 * settings.skills.probes * episodes} episodes a round"
         if rl.method == "skillmaster" and settings.skills.utility

@@ -27,11 +27,11 @@ from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError
 from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.progress import show_progress
-from sage_jax.models import hf
+from sage_jax.models import hf, lora
 from sage_jax.models.config import LoraConfig, ModelConfig
-from sage_jax.models.lora import init_adapters, join, merge
-from sage_jax.models.sharding import MESH_AXES, make_mesh, placer
-from sage_jax.models.transformer import forward, head_weights, logical_axes
+from sage_jax.models.presets import preset
+from sage_jax.models.sharding import make_mesh, param_shardings, parse_mesh
+from sage_jax.models.transformer import abstract_params, forward, head_weights, logical_axes
 from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.rollout import Engine
 from sage_jax.seeding import jax_key
@@ -39,6 +39,8 @@ from sage_jax.settings import RunSettings
 from sage_jax.skills import RetrievalConfig, SkillBank, SkillFolder, load_bank, load_folder
 from sage_jax.training.engines import open_engine, open_task_llm
 from sage_jax.training.optimizer import make_optimizer, make_schedule, rl_options
+from sage_jax.training.processes import is_first, once, whole_arrays
+from sage_jax.training.state import state_layout
 from sage_jax.training.step import LossOptions, UpdateStep, make_logprob_fn, make_update_step
 from sage_jax.types import Task
 
@@ -46,6 +48,8 @@ from sage_jax.types import Task
 @dataclasses.dataclass(frozen=True)
 class Session:
     """Everything a run works with. Made by `open_session`, which also ends it.
+
+    In a run of several processes, pool, engine and players are those of the first one and None in the others.
 
     Attributes:
       model: the policy, with its adapters.
@@ -61,9 +65,9 @@ class Session:
     params: Any
     frozen: Any
     tokenizer: Any
-    pool: EnvPool
-    engine: Engine
-    player: Player
+    pool: EnvPool | None
+    engine: Engine | None
+    player: Player | None
     skill_player: SkillR1Player | None
     runner: asyncio.Runner
     optimizer: optax.GradientTransformation
@@ -85,11 +89,12 @@ class Session:
 
     def make_update(self, optimizer: optax.GradientTransformation, options: LossOptions) -> UpdateStep:
         """Returns an update of what this session trains."""
-        return make_update_step(self.forward, head_weights, optimizer, options, frozen=self.frozen)
+        layout = state_layout(self.params, optimizer)
+        return make_update_step(self.forward, head_weights, optimizer, options, frozen=self.frozen, layout=layout)
 
     def weights(self, params: Any) -> Any:
         """Returns the plain weights that engines and model folders take, of trained parameters."""
-        return params if self.frozen is None else merge(self.model, join(params, self.frozen))
+        return params if self.frozen is None else lora.merge(self.model, lora.join(params, self.frozen))
 
     def start_bank(self) -> SkillBank:
         """Returns the bank a run starts with."""
@@ -110,22 +115,27 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
     """
     # Programs are compiled once a machine and not once a start.
     jax.config.update("jax_compilation_cache_dir", str(cache_folder(settings.tasks.cache) / "xla"))
-    tasks = all_tasks(settings, training=training)
+    tasks = once(lambda: all_tasks(settings, training=training))
     with contextlib.ExitStack() as stack:
-        if settings.policy.mesh:
-            stack.enter_context(jax.set_mesh(make_mesh(**{"data": 1, **mesh_sizes(settings.policy.mesh)})))
+        stack.enter_context(policy_mesh(settings))
         model, params = load_policy(settings)
         tokenizer = load_tokenizer(pathlib.Path(settings.policy.model))
         encode = text_encoder(tokenizer)
         benchmark = settings.open_benchmark()
-        pool = EnvPool(benchmark.factory(), workers=settings.tasks.env_workers, timeout_s=settings.tasks.env_timeout_s)
-        stack.callback(pool.close)
-        engine = stack.enter_context(contextlib.closing(open_engine(settings, folder, model, params)))
+        weights, pool, engine, player, skill_player = whole_arrays(params), None, None, None, None
+        if is_first():
+            workers, timeout = settings.tasks.env_workers, settings.tasks.env_timeout_s
+            pool = EnvPool(benchmark.factory(), workers=workers, timeout_s=timeout)
+            stack.callback(pool.close)
+            engine = stack.enter_context(contextlib.closing(open_engine(settings, folder, model, weights)))
         frozen = None
         if settings.lora.lora_rank:
             model, frozen = with_adapters(settings, model), params
-            params = init_adapters(model, jax_key(settings.seed, "lora"))
+            params = fresh_adapters(settings, model)
         runner = stack.enter_context(asyncio.Runner())
+        if engine is not None and pool is not None:
+            player = make_player(settings, engine, pool, tokenizer, encode)
+            skill_player = make_skill_player(settings, engine, pool, tokenizer, folder, stack, runner)
         optimizer = make_optimizer(rl_options(settings))
         run_forward = policy_forward(settings, model)
         options = loss_options(settings)
@@ -140,15 +150,37 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
             tokenizer=tokenizer,
             pool=pool,
             engine=engine,
-            player=make_player(settings, engine, pool, tokenizer, encode),
-            skill_player=make_skill_player(settings, engine, pool, tokenizer, folder, stack, runner),
+            player=player,
+            skill_player=skill_player,
             runner=runner,
             optimizer=optimizer,
             schedule=make_schedule(rl_options(settings)),
-            update=make_update_step(run_forward, head_weights, optimizer, options, frozen=frozen),
+            update=make_update_step(
+                run_forward,
+                head_weights,
+                optimizer,
+                options,
+                frozen=frozen,
+                layout=state_layout(params, optimizer),
+            ),
             logprobs=make_logprob_fn(run_forward, head_weights, options, frozen=frozen),
             forward=run_forward,
         )
+
+
+def policy_mesh(settings: RunSettings) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context in which the policy's mesh is set; without one it changes nothing.
+
+    Raises:
+      ConfigError: the mesh does not fit the devices, or several processes have none.
+    """
+    if not settings.policy.mesh:
+        if jax.process_count() > 1:
+            raise ConfigError(
+                f"mesh='' in a run of {jax.process_count()} processes: give a mesh of all {jax.device_count()} devices"
+            )
+        return contextlib.nullcontext()
+    return jax.set_mesh(make_mesh(**{"data": 1, **parse_mesh(settings.policy.mesh)}))
 
 
 def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
@@ -164,10 +196,11 @@ def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
             "`make base-model` makes assets/base, `make editor-model` assets/editor, and any "
             "Qwen2/2.5, Qwen3, Llama or SmolLM2 folder fits"
         )
-    place = None
+    shardings = None
     if settings.policy.mesh:
-        place = placer(logical_axes(hf.read_config(folder)), jax.sharding.get_mesh())
-    return hf.load(folder, compute_dtype=settings.policy.compute_dtype, place=place)
+        model = hf.read_config(folder)
+        shardings = param_shardings(logical_axes(model), abstract_params(model), jax.sharding.get_mesh())
+    return hf.load(folder, compute_dtype=settings.policy.compute_dtype, shardings=shardings)
 
 
 def with_adapters(settings: RunSettings, model: ModelConfig) -> ModelConfig:
@@ -178,15 +211,27 @@ def with_adapters(settings: RunSettings, model: ModelConfig) -> ModelConfig:
     return dataclasses.replace(model, lora=LoraConfig(own.lora_rank, own.lora_alpha, own.lora_targets))
 
 
-def mesh_sizes(text: str) -> dict[str, int]:
-    """Reads "fsdp:8,tensor:4". Raises ConfigError naming the part that is wrong."""
-    sizes: dict[str, int] = {}
-    for part in filter(None, text.split(",")):
-        axis, _, size = part.partition(":")
-        if axis not in MESH_AXES or not size.isdigit() or axis in sizes:
-            raise ConfigError(f"mesh={text!r}: {part!r} is wrong; the form is axis:size with {', '.join(MESH_AXES)}")
-        sizes[axis] = int(size)
-    return sizes
+def fresh_adapters(settings: RunSettings, model: ModelConfig) -> Any:
+    """Returns the adapters a run starts with, on the mesh that is set."""
+    adapters = lora.init_adapters(model, jax_key(settings.seed, "lora"))
+    if not settings.policy.mesh:
+        return adapters
+    layout = param_shardings(logical_axes(model), abstract_params(model), jax.sharding.get_mesh())
+    return jax.device_put(adapters, lora.split(layout)[0])
+
+
+def model_config(settings: RunSettings) -> ModelConfig:
+    """Returns the sizes of the policy, from its folder or else from `model_preset`; needs no weights.
+
+    Raises:
+      ConfigError: neither tells the sizes.
+    """
+    folder, name = pathlib.Path(settings.policy.model), settings.policy.model_preset
+    if (folder / "config.json").is_file():
+        return hf.read_config(folder, dtype=settings.policy.compute_dtype)
+    if name:
+        return preset(name, dtype=settings.policy.compute_dtype)
+    raise ConfigError(f"model={settings.policy.model!r} is no folder; set model_preset to a published model")
 
 
 def policy_forward(settings: RunSettings, model: ModelConfig):

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from sage_jax.data.packing import MicroBatches
 from sage_jax.errors import ConfigError, NumericsError
-from sage_jax.losses.logprobs import TokenScores, token_logprobs
+from sage_jax.losses.logprobs import MAX_LOGITS, TokenScores, token_logprobs
 from sage_jax.losses.policy import (
     AGGREGATIONS,
     KL_KINDS,
@@ -32,6 +32,7 @@ from sage_jax.losses.policy import (
 )
 from sage_jax.losses.sft import sft_loss
 from sage_jax.models.lora import join
+from sage_jax.models.sharding import map_tokens, vocab_parts
 from sage_jax.training.state import TrainState
 
 # (params, ids [R, T], positions [R, T], segment_ids [R, T]) -> hidden states [R, T, D] after the final norm
@@ -45,7 +46,7 @@ class LossOptions:
     """Options of the loss; `losses.policy` says what each does.
 
     Attributes:
-      kind: "policy" or "sft"; "sft" reads only aggregation, constant_length and chunk_size.
+      kind: "policy" or "sft"; "sft" reads only aggregation, constant_length and max_logits.
       aggregation: "token_mean", "sequence_mean" or "constant_length".
       constant_length: tokens, for aggregation "constant_length".
       clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
@@ -55,7 +56,7 @@ class LossOptions:
       importance_cap: truncated importance weight against the engine's log-probabilities; None switches it off.
       ratio_level: "token", or "sequence" for one ratio a sequence, which needs aggregation "sequence_mean".
       temperature: sampling temperature of the engine, by which logits are divided.
-      chunk_size: tokens whose logits exist at one time.
+      max_logits: logits that exist at one time on a device.
     """
 
     kind: Literal["policy", "sft"] = "policy"
@@ -70,7 +71,7 @@ class LossOptions:
     importance_cap: float | None = None
     ratio_level: RatioLevel = "token"
     temperature: float = 1.0
-    chunk_size: int = 256
+    max_logits: int = MAX_LOGITS
 
     def __post_init__(self) -> None:
         constant = self.aggregation == "constant_length"
@@ -91,7 +92,7 @@ class LossOptions:
                 "'token', or 'sequence' with aggregation='sequence_mean'",
             ),
             "temperature": (self.temperature > 0, "a number above 0"),
-            "chunk_size": (self.chunk_size >= 1, "1 or more tokens"),
+            "max_logits": (self.max_logits >= 1, "1 or more"),
         }
         for key, (fits, wanted) in checks.items():
             if not fits:
@@ -129,6 +130,7 @@ def make_update_step(
     options: LossOptions,
     *,
     frozen: Any = None,
+    layout: TrainState | None = None,
 ) -> UpdateStep:
     """Returns update(state, micro, ref_params=None) -> (state, metrics), jitted; the state passed in is donated.
 
@@ -146,6 +148,7 @@ def make_update_step(
       options: the loss.
       frozen: parameters joined to the trained ones (and to the reference's) before `forward_fn` and `head_fn` see
         them. The state, the gradients and the optimizer have the trained ones alone.
+      layout: shardings of the state (`state.state_layout`): an update leaves it as it found it.
     """
 
     def update(state: TrainState, micro: MicroBatches, ref_params: Any, frozen: Any = None):
@@ -166,14 +169,15 @@ def make_update_step(
                 forward_fn, head_fn, options, whole, part, part_weights, num_tokens, ref_logprobs, micro.mask.size
             )
 
-        loss, metrics, grads = _accumulate(micro_loss, state.params, micro, weights)
+        loss, metrics, grads = _accumulate(micro_loss, state.params, micro, weights, layout and layout.params)
         new_state, update_metrics = _apply(optimizer, state, loss, grads)
         prefix = "sft" if options.kind == "sft" else "loss"
         metrics = {f"{prefix}/{name}": value for name, value in metrics.items()}
         metrics |= {"loss/total": loss, "tokens/trained": num_tokens, **update_metrics}
         return new_state, {name: value.astype(jnp.float32) for name, value in metrics.items()}
 
-    return UpdateStep(jax.jit(update, donate_argnums=0), options, frozen)
+    jitted = jax.jit(update, donate_argnums=0, out_shardings=layout and (layout, None))
+    return UpdateStep(jitted, options, frozen)
 
 
 def make_logprob_fn(
@@ -229,15 +233,19 @@ def _scores(forward_fn, head_fn, options: LossOptions, params, part: MicroBatche
     # Only a batch that shares prefixes asks more of a forward function than its four arguments.
     shared = {} if part.ends is None else {"ends": part.ends}
     hidden = forward_fn(params, part.ids, part.positions, part.segment_ids, **shared)
-    gathered = hidden.reshape(-1, hidden.shape[-1])[part.source]
-    return token_logprobs(
-        gathered,
-        head_fn(params),
-        part.targets,
-        temperature=options.temperature if options.kind == "policy" else 1.0,
-        chunk_size=options.chunk_size,
-        entropy_gradient=options.entropy_coef > 0,
-    )
+
+    def score(hidden, source, targets, head):
+        return token_logprobs(
+            hidden[source],
+            head,
+            targets,
+            temperature=options.temperature if options.kind == "policy" else 1.0,
+            max_logits=options.max_logits,
+            entropy_gradient=options.entropy_coef > 0,
+            parts=vocab_parts(len(head)),
+        )
+
+    return map_tokens(score, hidden, part.source, part.targets, head_fn(params))
 
 
 def _loss(
@@ -270,14 +278,22 @@ def _loss(
     )
 
 
-def _accumulate(micro_loss, params, micro: MicroBatches, weights):
-    """Returns loss, metrics and gradients summed over micro-batches; those without trained tokens are skipped."""
+def _accumulate(micro_loss, params, micro: MicroBatches, weights, layout: Any = None):
+    """Returns loss, metrics and gradients summed over micro-batches; those without trained tokens are skipped.
+
+    With a layout, the sums are cut like the parameters, so that each micro-batch's gradient is summed over the devices
+    and cut in one go.
+    """
+
+    def laid(grads):
+        return grads if layout is None else jax.lax.with_sharding_constraint(grads, layout)
+
     first = jax.tree.map(lambda array: array[0], (micro, weights))
     loss_shape, metric_shapes = jax.eval_shape(micro_loss, params, *first)
     zeros = (
         jnp.zeros((), loss_shape.dtype),
         {name: jnp.zeros((), shape.dtype) for name, shape in metric_shapes.items()},
-        jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), params),
+        laid(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), params)),
     )
 
     def add(carry, inputs):
@@ -288,7 +304,7 @@ def _accumulate(micro_loss, params, micro: MicroBatches, weights):
             for name, metric in metrics.items()
         }
         # Sums in float32 or wider: bfloat16 would lose every micro-batch after the first few hundred.
-        return loss + value, combined, jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, grads)
+        return loss + value, combined, jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, laid(grads))
 
     def body(carry, inputs):
         has_tokens = jnp.any(inputs[0].mask > 0)

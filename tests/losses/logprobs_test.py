@@ -1,4 +1,4 @@
-"""Chunked log-probabilities: the reference, gradients, and that no [tokens, V] array exists."""
+"""Log-probabilities by blocks of the vocabulary: the reference, gradients, and that no [tokens, V] array exists."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from sage_jax.losses import token_logprobs
+from sage_jax.losses import logprobs, token_logprobs
 from sage_jax.testing import references
 
 
@@ -16,11 +16,18 @@ def draw(count=7, width=5, vocab=11, seed=0):
     return jnp.array(hidden, jnp.float32), jnp.array(head, jnp.float32), rng.integers(0, vocab, count)
 
 
-@pytest.mark.parametrize("chunk_size", [1, 3, 7, 256])
+@pytest.fixture(params=[1, 4, 5, 12])
+def block(request, monkeypatch):
+    """Entries of a block: 12 fit evenly into the vocabulary of 24, 5 leave a rest of 4."""
+    monkeypatch.setattr(logprobs, "_MIN_BLOCK", request.param)
+    return {"max_logits": 1}
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
-def test_equals_the_reference(chunk_size, temperature):
-    hidden, head, targets = draw()
-    got = token_logprobs(hidden, head, targets, temperature=temperature, chunk_size=chunk_size)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_equals_the_reference(block, parts, temperature):
+    hidden, head, targets = draw(vocab=24)
+    got = token_logprobs(hidden, head, targets, temperature=temperature, parts=parts, **block)
     logprobs, entropy = references.token_scores(hidden, head, targets, temperature=temperature)
     np.testing.assert_allclose(got.logprobs, logprobs, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got.entropy, entropy, rtol=1e-5, atol=1e-5)
@@ -38,31 +45,36 @@ def test_hand_worked():
 def test_leading_axes_are_kept():
     hidden, head, targets = draw(count=6)
     flat = token_logprobs(hidden, head, targets)
-    folded = token_logprobs(hidden.reshape(2, 3, 5), head, targets.reshape(2, 3), chunk_size=4)
+    folded = token_logprobs(hidden.reshape(2, 3, 5), head, targets.reshape(2, 3))
     np.testing.assert_allclose(folded.logprobs.reshape(-1), flat.logprobs, rtol=1e-6)
 
 
-def test_gradients():
-    hidden, head, targets = draw(count=5)
+def test_gradients(block):
+    hidden, head, targets = draw(count=5, vocab=24)
 
     def total(hidden, head):
-        scores = token_logprobs(hidden, head, targets, temperature=0.7, chunk_size=2, entropy_gradient=True)
+        scores = token_logprobs(hidden, head, targets, temperature=0.7, entropy_gradient=True, **block)
         return jnp.sum(scores.logprobs * jnp.arange(1.0, 6.0)) + jnp.sum(jnp.square(scores.entropy))
 
     check_grads(jax.jit(total), (hidden, head), order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
 
 
-def test_chunks_do_not_change_gradients():
-    hidden, head, targets = draw()
+@pytest.mark.parametrize("parts", [1, 3])
+def test_gradients_are_those_of_the_whole_softmax(block, parts):
+    hidden, head, targets = draw(vocab=24)
 
-    def gradient(chunk_size):
-        def total(hidden, head):
-            return jnp.sum(jnp.square(token_logprobs(hidden, head, targets, chunk_size=chunk_size).logprobs))
+    def plain(hidden, head):
+        logits = jax.nn.log_softmax(hidden @ head.T / 0.7)
+        return jnp.sum(jnp.square(jnp.take_along_axis(logits, targets[:, None], axis=1)))
 
-        return jax.jit(jax.grad(total, argnums=(0, 1)))(hidden, head)
+    def blocked(hidden, head):
+        return jnp.sum(
+            jnp.square(token_logprobs(hidden, head, targets, temperature=0.7, parts=parts, **block).logprobs)
+        )
 
-    for got, want in zip(gradient(3), gradient(7), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    want = jax.jit(jax.grad(plain, argnums=(0, 1)))(hidden, head)
+    for one, other in zip(jax.jit(jax.grad(blocked, argnums=(0, 1)))(hidden, head), want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_entropy_has_no_gradient_unless_asked_for():
@@ -107,13 +119,13 @@ def largest_array(jaxpr):
     return max([0, *sizes, *inner])
 
 
-@pytest.mark.parametrize(("chunk_size", "fits"), [(16, True), (512, False)])
-def test_no_array_of_tokens_by_vocabulary(chunk_size, fits):
-    count, width, vocab = 512, 8, 1000
+@pytest.mark.parametrize(("max_logits", "fits"), [(1, True), (2**22, False)])
+def test_no_array_of_tokens_by_vocabulary(max_logits, fits):
+    count, width, vocab = 64, 8, 2000
     hidden, head, targets = draw(count, width, vocab)
 
     def loss(hidden, head):
-        return token_logprobs(hidden, head, targets, chunk_size=chunk_size).logprobs.sum()
+        return token_logprobs(hidden, head, targets, max_logits=max_logits).logprobs.sum()
 
     jaxpr = jax.make_jaxpr(jax.value_and_grad(loss, argnums=(0, 1)))(hidden, head)
     assert (largest_array(jaxpr.jaxpr) < count * vocab) == fits

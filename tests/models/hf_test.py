@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tracemalloc
 
 import jax
 import ml_dtypes
@@ -13,7 +14,8 @@ from sage_jax.errors import CheckpointError, ConfigError
 from sage_jax.models import hf
 from sage_jax.models.hf_config import from_hf, to_hf
 from sage_jax.models.presets import PRESETS, preset
-from sage_jax.models.transformer import abstract_params
+from sage_jax.models.sharding import make_mesh, param_shardings
+from sage_jax.models.transformer import abstract_params, logical_axes
 
 TINY = preset("tiny")
 FAMILIES = {
@@ -97,14 +99,48 @@ def test_tokenizer_generation_config_and_other_keys_are_carried(tmp_path):
     assert "dtype" not in written
 
 
-def test_place_receives_each_parameter_once(tmp_path):
-    hf.save(tmp_path, TINY, _params(TINY), dtype="float32")
-    seen = {}
-    hf.load(tmp_path, place=lambda path, array: seen.setdefault(path, array.shape))
-    shapes = {
-        tuple(key.key for key in path): leaf.shape for path, leaf in jax.tree.leaves_with_path(abstract_params(TINY))
-    }
-    assert seen == shapes
+def _on_one_device(config):
+    return param_shardings(logical_axes(config), abstract_params(config), make_mesh(devices=jax.devices()[:1]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loading_onto_a_mesh_gives_the_same(family, tmp_path):
+    config = FAMILIES[family]
+    hf.save(tmp_path, config, _params(config), dtype="float32", max_shard_bytes=5_000)
+    shardings = _on_one_device(config)
+    _, read = hf.load(tmp_path, shardings=shardings)
+    _assert_equal(read, hf.load(tmp_path)[1])
+    assert jax.tree.map(lambda leaf: leaf.sharding, read) == shardings
+
+
+def test_loading_onto_a_mesh_holds_one_stored_tensor_at_a_time(tmp_path):
+    config = preset("tiny", hidden_size=64, intermediate_size=16384, num_layers=6)
+    hf.save(tmp_path, config, _params(config, ml_dtypes.bfloat16))
+    tensor = 64 * 16384 * 4  # bytes in float32: one layer's gate, up or down
+    hf.load(tmp_path, shardings=_on_one_device(config))  # compiles
+    tracemalloc.start()
+    hf.load(tmp_path, shardings=_on_one_device(config))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    hf.load(tmp_path)
+    _, stacked = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # As stored, turned, and on its way to the device; six layers of it are one stacked parameter.
+    assert peak < 3 * tensor
+    assert stacked > 6 * tensor
+
+
+def test_the_stored_dtype_is_that_of_the_folder(tmp_path):
+    for name, told in (("bfloat16", "bfloat16"), ("float32", "float32"), ("float16", "float32")):
+        (tmp_path / "config.json").write_text(json.dumps({"torch_dtype": name}))
+        assert hf.stored_dtype(tmp_path) == told
+    (tmp_path / "config.json").write_text(json.dumps({"dtype": "bfloat16"}))
+    assert hf.stored_dtype(tmp_path) == "bfloat16"
+
+
+def test_a_layout_that_cuts_inside_a_head_is_refused():
+    with pytest.raises(ConfigError, match="cuts another axis than the first"):
+        hf._flat_slice((4, 8), (slice(None), slice(0, 4)))
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -54,7 +54,11 @@ def test_a_checkpoint_and_its_export_are_one_policy(tiny_session, tiny_folder, t
     bank = SkillBank().add(category="general", title="search shelf", principle="start at shelf")
     with Checkpointer(tmp_path / "checkpoints", fingerprint=fingerprint(run)) as checkpointer:
         state = TrainState.create(params, tiny_session.optimizer)
-        checkpointer.save(3, {"state": state}, {"round": 3, "bank": bank.snapshot(), "metrics_cursor": 0})
+        checkpointer.save(
+            3,
+            {"state": state, "reference": tiny_session.params},
+            {"round": 3, "bank": bank.snapshot(), "metrics_cursor": 0},
+        )
 
     out = modes.export(run)
     _, exported = hf.load(out)

@@ -19,7 +19,7 @@ from sage_jax.testing.tiny import tiny_settings
 from sage_jax.training import loop
 from sage_jax.training import session as parts
 from sage_jax.training.optimizer import make_schedule, rl_options
-from sage_jax.training.session import all_tasks, load_policy, mesh_sizes, open_session
+from sage_jax.training.session import all_tasks, load_policy, open_session
 from sage_jax.training.state import TrainState
 from sage_jax.types import RewardResult, Task, Trajectory, Turn
 
@@ -28,17 +28,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def settings(**values) -> RunSettings:
     return to_dataclass(values, RunSettings)
-
-
-def test_a_mesh_is_read_from_text():
-    assert mesh_sizes("") == {}
-    assert mesh_sizes("fsdp:8,tensor:4") == {"fsdp": 8, "tensor": 4}
-
-
-@pytest.mark.parametrize("text", ["fsdp", "fsdp:x", "fsdp:2,fsdp:2", "pipe:2", "fsdp:-1"])
-def test_a_wrong_mesh_names_its_part(text):
-    with pytest.raises(ConfigError, match="axis:size with data, fsdp, tensor"):
-        mesh_sizes(text)
 
 
 def test_a_missing_model_says_how_to_make_one(tmp_path):

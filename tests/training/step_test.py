@@ -319,7 +319,7 @@ def test_refusals():
         "entropy_coef": -1,
         "importance_cap": 0,
         "temperature": 0,
-        "chunk_size": 0,
+        "max_logits": 0,
     }.items():
         with pytest.raises(ConfigError, match=rf"loss\.{key}={value!r} does not fit; use "):
             LossOptions(**{key: value})

@@ -1,0 +1,122 @@
+"""What one process tells the others, and a whole run in two processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from sage_jax.config import to_dataclass
+from sage_jax.errors import ConfigError
+from sage_jax.metrics import read_metrics
+from sage_jax.models import unstack_layers
+from sage_jax.settings import RunSettings
+from sage_jax.testing.tiny import tiny_config
+from sage_jax.training import processes
+from sage_jax.training.session import policy_mesh
+
+_SHARE = """
+import os, sys
+
+from sage_jax.errors import EnvError
+from sage_jax.training import processes
+
+processes.initialize(sys.argv[1])
+value = processes.once(lambda: {"from": os.getpid(), "much": "x" * 100_000})
+print(value["from"], len(value["much"]), processes.is_first())
+try:
+    processes.once(lambda: (_ for _ in ()).throw(EnvError(f"told by {os.getpid()}")))
+except EnvError as error:
+    print(error)
+"""
+
+
+def address():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return f"localhost:{probe.getsockname()[1]}"
+
+
+def run_two(command, devices):
+    """Runs a command with its place as the last argument in two processes; returns what each printed."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+    place, pipes = address(), {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen([*command(f"{place},{n},2")], env=environment, **pipes) for n in range(2)]
+    outputs = [process.communicate() for process in both]
+    for process, (_, err) in zip(both, outputs, strict=True):
+        assert process.returncode == 0, err[-3000:]
+    return [out for out, _ in outputs]
+
+
+@pytest.mark.parametrize("text", ["here", "host,0,2", "host:1,2,2", "host:1,0", "host:1,a,2"])
+def test_a_wrong_place_is_refused_with_the_form(text):
+    with pytest.raises(ConfigError, match="the form is auto, or address:port,number,count"):
+        processes.initialize(text)
+
+
+def test_one_process_needs_no_others():
+    processes.initialize("")
+    assert processes.is_first()
+    assert processes.once(lambda: 3) == 3
+    tree = {"a": np.ones(2)}
+    assert processes.whole_arrays(tree) is tree
+
+
+def test_several_processes_need_a_mesh(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ConfigError, match="mesh='' in a run of 2 processes: give a mesh of all"):
+        policy_mesh(to_dataclass({}, RunSettings))
+
+
+def test_host_arrays_are_taken_apart_on_the_host():
+    params = {"layers": {"a": np.arange(6.0).reshape(3, 2)}, "embed": np.ones(2)}
+    layers = unstack_layers(params)["layers"]
+    assert [layer["a"].tolist() for layer in layers] == [[0, 1], [2, 3], [4, 5]]
+    assert isinstance(layers[0]["a"], np.ndarray)
+
+
+@pytest.mark.slow
+def test_what_the_first_process_finds_or_raises_reaches_the_second():
+    first, second = run_two(lambda place: [sys.executable, "-c", _SHARE, place], devices=1)
+    assert first.splitlines()[0].endswith("100000 True")
+    assert second.splitlines()[0] == first.splitlines()[0].replace("True", "False")
+    assert second.splitlines()[1] == first.splitlines()[1]
+    assert second.splitlines()[1].startswith("told by")
+
+
+_TRAIN = """
+import json, sys
+
+from sage_jax.config import configure, to_dataclass
+from sage_jax.settings import RunSettings
+from sage_jax.training import loop, processes
+
+processes.initialize(sys.argv[2])
+loop.train(to_dataclass(configure(RunSettings, json.loads(sys.argv[1])), RunSettings))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_run_of_two_processes_is_that_of_one(tiny_folder, tiny_cache, tmp_path):
+    numbers = {}
+    for name, mesh in (("one", ""), ("two", "fsdp:2")):
+        values = tiny_config(tmp_path / name, tiny_folder, tiny_cache, mesh=mesh, rounds=1, rows_per_micro=1)
+        command = [sys.executable, "-c", _TRAIN, json.dumps(values)]
+        if mesh:
+            run_two(lambda place, command=command: [*command, place], devices=1)
+        else:
+            environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+            subprocess.run([*command, ""], env=environment, check=True)
+        numbers[name] = read_metrics(tmp_path / name)
+    one, two = numbers["one"], numbers["two"]
+    assert [line["step"] for line in two] == [line["step"] for line in one]
+    for before, after in zip(one, two, strict=True):
+        assert before.keys() == after.keys()
+        for name in ("sft/loss", "reward/mean", "loss/total", "update/grad_norm", "tokens/trained"):
+            if name in before:
+                assert after[name] == pytest.approx(before[name], rel=1e-3, abs=1e-4), name
