@@ -1,6 +1,6 @@
 """Memory of an update as XLA plans it, against batch, length and vocabulary; nothing is run or allocated.
 
-    python benchmarks/memory.py                  # the table of docs/scale.md, some minutes
+    python benchmarks/memory.py                  # some minutes
     python benchmarks/memory.py --rows=1,2       # other batches
 
 Each line is one compiled update (`training.step`) on one CPU device: AdamW in float32, remat "full", all tokens

@@ -109,6 +109,19 @@ def test_every_factorisation_of_eight_is_the_same(folder, one_device):
         assert_same(one_device, results(folder, text))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_adapters_and_shared_prefixes_are_the_same(folder):
+    meshes = [f"adapters {mesh}" for mesh in ("none", MIXED, "data:2,fsdp:4")]
+    finish(start(folder, meshes[:1], devices=1))
+    finish(start(folder, meshes[1:]))
+    one = results(folder, meshes[0])
+    assert one["2 update/grad_norm"] > 0.01
+    assert np.abs(one[".params['layers']['mlp']['down']['lora_b']"]).max() > 1e-3
+    for mesh in meshes[1:]:
+        assert_same(one, results(folder, mesh))
+
+
 @functools.cache
 def free_port():
     with socket.socket() as probe:

@@ -1,9 +1,12 @@
 """Runs updates on several meshes and keeps what they give; mesh_test.py starts it in processes of its own.
 
 python tests/training/mesh_worker.py FOLDER MESHES [PROCESS PROCESSES PORT], meshes joined by ";", "none" for one device
+
+"adapters MESH" trains adapters on sequences that share prefixes.
 """
 
 import contextlib
+import dataclasses
 import functools
 import pathlib
 import sys
@@ -14,8 +17,11 @@ from jax.experimental import multihost_utils
 
 from sage_jax.checkpoints import Checkpointer
 from sage_jax.data.packing import Sequence, micro_batches, pack
+from sage_jax.data.prefixes import pack_shared
 from sage_jax.models import abstract_params, forward, head_weights, hf, logical_axes
+from sage_jax.models.config import LoraConfig
 from sage_jax.models.hf_store import TensorFolder
+from sage_jax.models.lora import init_adapters, split
 from sage_jax.models.sharding import make_mesh, param_shardings, parse_mesh, token_shards
 from sage_jax.training.batches import place_batch
 from sage_jax.training.optimizer import OptimizerOptions, make_optimizer
@@ -40,17 +46,37 @@ def batch():
     return pack(sequences, row_length=LENGTH)
 
 
+def tree_batch():
+    """Returns rows of trees: three tokens, and behind them the rest of the sequences that begin with them."""
+    rng = np.random.default_rng(1)
+    sequences = []
+    for number, length in enumerate(rng.integers(6, 9, 24)):
+        mask = np.concatenate([np.zeros(4), np.ones(length - 4)]).astype(np.float32)
+        ids = np.concatenate([np.full(3, number // 2), rng.integers(0, 128, length - 3)])
+        sequences.append(Sequence(ids, mask, rng.normal(size=length), -rng.uniform(1, 5, length), number))
+    packed = pack_shared(sequences, row_length=LENGTH)
+    assert (packed.segment_ids > 0).sum() < sum(len(sequence.ids) for sequence in sequences)
+    return packed
+
+
 def updates(folder, text):
     """Returns {path: array} of the state and the metrics of every update."""
-    mesh = None if text == "none" else make_mesh(**{"data": 1, **parse_mesh(text)})
+    adapted, sizes = text.startswith("adapters "), text.removeprefix("adapters ")
+    mesh = None if sizes == "none" else make_mesh(**{"data": 1, **parse_mesh(sizes)})
     with contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh):
         model = hf.read_config(folder / "model")
         shardings = None if mesh is None else param_shardings(logical_axes(model), abstract_params(model), mesh)
         _, params = hf.load(folder / "model", shardings=shardings)
-        micro = place_batch(micro_batches(batch(), ROWS, capacity_multiple=8, shards=token_shards()))
-        run = functools.partial(forward, model, remat="full")
-        update = make_update_step(run, head_weights, OPTIMIZER, LOSS, layout=state_layout(params, OPTIMIZER))
-        micro = micro._replace(old_logprobs=make_logprob_fn(run, head_weights, LOSS)(params, micro))
+        frozen = None
+        if adapted:
+            model, frozen = dataclasses.replace(model, lora=LoraConfig(2, targets=("q", "o", "down"))), params
+            params = adapters(model, mesh)
+        rows = tree_batch() if adapted else batch()
+        micro = place_batch(micro_batches(rows, ROWS, capacity_multiple=8, shards=token_shards()))
+        run, layout = functools.partial(forward, model, remat="full"), state_layout(params, OPTIMIZER)
+        update = make_update_step(run, head_weights, OPTIMIZER, LOSS, frozen=frozen, layout=layout)
+        logprobs = make_logprob_fn(run, head_weights, LOSS, frozen=frozen)
+        micro = micro._replace(old_logprobs=logprobs(params, micro))
         state = TrainState.create(params, OPTIMIZER)
         lies = [leaf.sharding for leaf in jax.tree.leaves(state)]
         found = {}
@@ -61,11 +87,20 @@ def updates(folder, text):
         assert [leaf.sharding for leaf in jax.tree.leaves(state)] == lies
         with Checkpointer(folder / f"checkpoints {text}") as checkpointer:
             checkpointer.save(UPDATES, {"state": state}, {"mesh": text})
-        hf.save(folder / f"export {text}", model, state.params, dtype="float32")
+        if not adapted:
+            hf.save(folder / f"export {text}", model, state.params, dtype="float32")
         for path, leaf in jax.tree.leaves_with_path(state):
             whole = leaf if leaf.is_fully_addressable else multihost_utils.process_allgather(leaf, tiled=True)
             found[jax.tree_util.keystr(path)] = np.asarray(whole)
         return found
+
+
+def adapters(model, mesh):
+    """Returns fresh adapters on the mesh, as a session places them."""
+    fresh = init_adapters(model, jax.random.key(1))
+    if mesh is None:
+        return fresh
+    return jax.device_put(fresh, split(param_shardings(logical_axes(model), abstract_params(model), mesh))[0])
 
 
 def watch_reads():
