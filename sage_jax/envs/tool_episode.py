@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sage_jax.envs.base import StepResult
+from sage_jax.errors import EnvError
 from sage_jax.tools import ANSWER, Toolbox, ToolOutcome, parse_action
 
 _WRONG = (ToolOutcome.UNKNOWN_TOOL, ToolOutcome.BAD_ARGUMENTS)
@@ -74,3 +75,28 @@ class ToolEpisode:
 
     def _expert(self) -> dict[str, Any]:
         return {} if self._plan is None else {"expert_action": self._plan[0] if self._plan else None}
+
+
+class ToolEnv:
+    """An environment whose episodes are tools and an answer; `reset` of a subclass sets `_episode`."""
+
+    def __init__(self) -> None:
+        """Starts without an episode."""
+        self._episode: ToolEpisode | None = None
+
+    def step(self, action: str) -> StepResult:
+        """Plays an action (see `ToolEpisode.step`); an answer's info has what the episode's grader adds.
+
+        Raises:
+          EnvError: no episode is running.
+        """
+        if self._episode is None:
+            raise EnvError("step() was called without a running episode; call reset() first")
+        result = self._episode.step(action)
+        if result.done:
+            self._episode = None
+        return result
+
+    def close(self) -> None:
+        """Ends the episode; what episodes share belongs to the process."""
+        self._episode = None

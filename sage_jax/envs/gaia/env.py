@@ -14,13 +14,13 @@ import pathlib
 import tempfile
 from typing import Any
 
-from sage_jax.envs.base import Observation, StepResult
+from sage_jax.envs.base import Observation
 from sage_jax.envs.gaia.questions import ROOT
 from sage_jax.envs.gaia.scoring import question_score
 from sage_jax.envs.gaia.worlds import WorldSpec, make_world
-from sage_jax.envs.tool_episode import ToolEpisode
+from sage_jax.envs.tool_episode import ToolEnv, ToolEpisode
 from sage_jax.envs.webwalker.server import SiteServer
-from sage_jax.errors import DataError, EnvError
+from sage_jax.errors import DataError
 from sage_jax.tools import Browser, FetchOptions, PageClient, Tool, Toolbox, read_page
 from sage_jax.tools.files import FileLimits, FileReader
 from sage_jax.tools.python import PythonRunner, SandboxPython, python_tool
@@ -105,13 +105,13 @@ class _Shared:
         self._folder.cleanup()
 
 
-class GaiaEnv:
+class GaiaEnv(ToolEnv):
     """Plays one question at a time; the reward of the answer is 1.0 when the official rules accept it, else 0.0."""
 
     def __init__(self, shared: _Shared, factory: GaiaFactory):
         """Takes what the environments of a process share."""
         self._shared, self._factory = shared, factory
-        self._episode: ToolEpisode | None = None  # None: no episode is running
+        super().__init__()
 
     def reset(self, task: Task, seed: int, *, expert: bool = False) -> Observation:
         """Starts a question.
@@ -147,23 +147,6 @@ class GaiaEnv:
             start += f"\nPrograms find the files at {', '.join(place.files.values())}"
         info = {"task": payload["question"], "family": task.family, **self._episode.info}
         return Observation(f"Question: {payload['question']}\n\nFiles: {listed}{start}", (), info)
-
-    def step(self, action: str) -> StepResult:
-        """Plays an action (see `ToolEpisode.step`); an answer's info has "graded".
-
-        Raises:
-          EnvError: no episode is running.
-        """
-        if self._episode is None:
-            raise EnvError("step() was called without a running episode; call reset() first")
-        result = self._episode.step(action)
-        if result.done:
-            self._episode = None
-        return result
-
-    def close(self) -> None:
-        """Ends the episode; what is shared belongs to the process."""
-        self._episode = None
 
     def _tools(self, place: _Place) -> list[Tool]:
         browser = Browser(self._shared.client, place.root, page_chars=self._factory.page_chars)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from sage_jax.envs.base import Observation, StepResult
-from sage_jax.envs.tool_episode import ToolEpisode
+from sage_jax.envs.base import Observation
+from sage_jax.envs.tool_episode import ToolEnv, ToolEpisode
 from sage_jax.envs.webwalker import scoring
 from sage_jax.envs.webwalker.server import SiteServer
 from sage_jax.errors import DataError, EnvError
@@ -55,13 +55,13 @@ class WebwalkerFactory:
         return {**self.__dict__, "_client": None, "_server": None}
 
 
-class WebwalkerEnv:
+class WebwalkerEnv(ToolEnv):
     """Plays one question at a time; the reward of the answer is 1.0 for an exact match, else 0.0."""
 
     def __init__(self, client: PageClient, server: SiteServer, *, page_chars: int = 6000):
         """Takes what the environments of a process share."""
         self._client, self._server, self._page_chars = client, server, page_chars
-        self._episode: ToolEpisode | None = None  # None: no episode is running
+        super().__init__()
 
     def reset(self, task: Task, seed: int, *, expert: bool = False) -> Observation:
         """Opens the site's root.
@@ -102,20 +102,3 @@ class WebwalkerEnv:
         self._episode = episode
         info = {"task": payload["question"], "family": task.family, **episode.info}
         return Observation(f"Question: {payload['question']}\n\n{view}", episode.admissible, info)
-
-    def step(self, action: str) -> StepResult:
-        """Plays an action (see `ToolEpisode.step`); an answer's info has "exact_match" and "f1".
-
-        Raises:
-          EnvError: no episode is running.
-        """
-        if self._episode is None:
-            raise EnvError("step() was called without a running episode; call reset() first")
-        result = self._episode.step(action)
-        if result.done:
-            self._episode = None
-        return result
-
-    def close(self) -> None:
-        """Ends the episode; client and server belong to the process."""
-        self._episode = None
