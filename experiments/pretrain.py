@@ -1,4 +1,4 @@
-"""Makes the small base model of the local scales: `python -m experiments.pretrain --out=assets/base`.
+"""Makes a small base model of the local scales: `python -m experiments.pretrain --out=assets/base`.
 
 Resumable: the same command continues from its last checkpoint in --work.
 """
@@ -8,10 +8,11 @@ import pathlib
 
 from absl import app, flags, logging
 
-from sage_jax.training.base_model import BaseModelSettings, train_base_model
+from sage_jax.training.base_model import CORPORA, BaseModelSettings, train_base_model
 
 _OUT = flags.DEFINE_string("out", "assets/base", "Folder for the model, its tokenizer and its card.")
 _WORK = flags.DEFINE_string("work", "runs/base_model", "Folder for checkpoints.")
+_CORPUS = flags.DEFINE_enum("corpus", BaseModelSettings.corpus, sorted(CORPORA), "What it is trained on.")
 _UPDATES = flags.DEFINE_integer("updates", BaseModelSettings.updates, "Optimizer steps.", lower_bound=1)
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of initialisation and corpus.")
 
@@ -21,7 +22,9 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments {argv[1:]}")
     logging.set_verbosity(logging.WARNING)
-    settings = dataclasses.replace(BaseModelSettings(), updates=_UPDATES.value, seed=_SEED.value)
+    settings = dataclasses.replace(
+        BaseModelSettings(), corpus=_CORPUS.value, updates=_UPDATES.value, seed=_SEED.value
+    )
     values = train_base_model(settings, pathlib.Path(_WORK.value), pathlib.Path(_OUT.value))
     print(f"wrote {_OUT.value}: loss {values['sft/loss']:.3f}, accuracy {values['sft/accuracy']:.3f}")
 

@@ -1,4 +1,4 @@
-"""The endless pre-training corpus of the small base model: household traces and copying exercises, as conversations.
+"""The endless pre-training corpus of the household base model: household traces and copying exercises, as conversations.
 
 A conversation is a list of `data.sft.Message`: only trained texts, always the assistant's, carry loss.
 """
@@ -23,7 +23,7 @@ def household_trace(
     room = household.Household(rng, max_receptacles=max_receptacles)
     types = [name.split()[0] for name in room.receptacles]
     count = rng.choice((0, 0, 1, 1, 2, 3))
-    hints = [rng.choice(types if rng.random() < 0.7 else household.RECEPTACLES) for _ in range(count)]
+    hints = [rng.choice(types if rng.random() < 0.6 else household.RECEPTACLES) for _ in range(count)]
     thing = goal_of(room.first_observation).obj
     skills = [hint_skill(thing, kind) for kind in dict.fromkeys(hints)]
     opening = opening_message(room.first_observation, skills)
@@ -118,9 +118,9 @@ def conversations(rng: random.Random, progress: Callable[[], float]) -> Iterator
         if rng.random() < max(0.3, 0.8 - 8 * done):  # of conversations; a tenth of the tokens
             yield rng.choices(EXERCISES, (3, 1, 1, 1))[0](rng)
             continue
-        large = done > 0.6 and rng.random() < 0.15
+        large = done > 0.6 and rng.random() < 0.1
         receptacles = 24 if large else 6 if rng.random() > 8 * done else 12
-        max_steps = rng.randint(6, 20) if rng.random() < 0.15 else 40
+        max_steps = rng.randint(6, 16) if rng.random() < 0.5 else 40  # short ones end in reviews of failures
         yield household_trace(rng, max_receptacles=receptacles, max_steps=max_steps)
 
 

@@ -1,4 +1,4 @@
-"""Pre-trains the small base model that all local scales start from, on the endless household corpus.
+"""Pre-trains the small base models that local scales start from, each on an endless corpus of its own.
 
 Induction (copying the named thing) is what a small model learns late; here it forms within the first half million
 tokens, because layer 0 starts with heads that look 1 to 4 tokens back, exercises and short contexts come first, and
@@ -19,7 +19,7 @@ import jax
 
 from sage_jax.agents.chat import ChatTemplate
 from sage_jax.checkpoints import Checkpointer
-from sage_jax.data.base_corpus import conversations, corpus_words
+from sage_jax.data import base_corpus, shopping
 from sage_jax.data.packing import MicroBatches, Sequence, micro_batches, pack
 from sage_jax.data.sft import conversation_sequence, text_encoder
 from sage_jax.data.word_tokenizer import build_tokenizer
@@ -34,6 +34,7 @@ from sage_jax.training.optimizer import OptimizerOptions, make_optimizer
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import LossOptions, make_update_step, read_metrics
 
+CORPORA = {"household": base_corpus, "shopping": shopping}  # modules with conversations and corpus_words
 _SHORTEST_ROW = 64  # tokens; shorter rows might never be offered a conversation that fits
 
 
@@ -42,6 +43,7 @@ class BaseModelSettings:
     """What makes the base model; the card repeats all of it.
 
     Attributes:
+      corpus: one of CORPORA.
       updates: optimizer steps.
       tokens: tokens of one update, packed into rows.
       short_rows, long_rows: row length in tokens, before and after `short_share` of the updates.
@@ -50,7 +52,8 @@ class BaseModelSettings:
       save_every: updates between checkpoints.
     """
 
-    updates: int = 1500
+    corpus: str = "household"
+    updates: int = 4000
     tokens: int = 4096
     short_rows: int = 512
     long_rows: int = 1024
@@ -64,7 +67,9 @@ class BaseModelSettings:
     save_every: int = 200
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for sizes that give no update."""
+        """Raises ConfigError for an unknown corpus and for sizes that give no update."""
+        if self.corpus not in CORPORA:
+            raise ConfigError(f"corpus={self.corpus!r}: must be one of {', '.join(CORPORA)}")
         for name in ("updates", "save_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1")
@@ -110,7 +115,7 @@ def train_base_model(settings: BaseModelSettings, work: pathlib.Path, out: pathl
       CheckpointError: `work` holds a run of other settings.
     """
     config = settings.model()
-    tokenizer = build_tokenizer(corpus_words(), settings.vocab_size)
+    tokenizer = build_tokenizer(CORPORA[settings.corpus].corpus_words(), settings.vocab_size)
     optimizer = make_optimizer(
         OptimizerOptions(
             name="muon",
@@ -158,7 +163,8 @@ def _batch(settings: BaseModelSettings, tokenizer, step: int) -> MicroBatches:
     row_length = settings.short_rows if progress < settings.short_share else settings.long_rows
     rows = settings.tokens // row_length
     encode, template = _encoder(tokenizer)
-    stream = conversations(random.Random(derive_seed(settings.seed, "base_corpus", step)), lambda: progress)
+    rng = random.Random(derive_seed(settings.seed, "base_corpus", step))
+    stream = CORPORA[settings.corpus].conversations(rng, lambda: progress)
     sequences: list[Sequence] = []
     room, misses = [row_length] * rows, 0
     while misses < 6 or not sequences:
