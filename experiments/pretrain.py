@@ -14,6 +14,8 @@ _OUT = flags.DEFINE_string("out", "assets/base", "Folder for the model, its toke
 _WORK = flags.DEFINE_string("work", "runs/base_model", "Folder for checkpoints.")
 _CORPUS = flags.DEFINE_enum("corpus", BaseModelSettings.corpus, sorted(CORPORA), "What it is trained on.")
 _UPDATES = flags.DEFINE_integer("updates", BaseModelSettings.updates, "Optimizer steps.", lower_bound=1)
+_SHORT = flags.DEFINE_integer("short_rows", BaseModelSettings.short_rows, "Longest conversation at first, in tokens.")
+_LONG = flags.DEFINE_integer("long_rows", BaseModelSettings.long_rows, "Longest conversation later, in tokens.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of initialisation and corpus.")
 
 
@@ -23,7 +25,12 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"unexpected arguments {argv[1:]}")
     logging.set_verbosity(logging.WARNING)
     settings = dataclasses.replace(
-        BaseModelSettings(), corpus=_CORPUS.value, updates=_UPDATES.value, seed=_SEED.value
+        BaseModelSettings(),
+        corpus=_CORPUS.value,
+        updates=_UPDATES.value,
+        short_rows=_SHORT.value,
+        long_rows=_LONG.value,
+        seed=_SEED.value,
     )
     values = train_base_model(settings, pathlib.Path(_WORK.value), pathlib.Path(_OUT.value))
     print(f"wrote {_OUT.value}: loss {values['sft/loss']:.3f}, accuracy {values['sft/accuracy']:.3f}")

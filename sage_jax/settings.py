@@ -26,6 +26,7 @@ METHODS = ("grpo", "skillmaster", "skillr1")
 OUTCOMES = ("success", "score")
 MODES = ("sibling", "literal")  # as in losses.generations, which loads no settings
 FORMATS = ("file", "body")  # as in agents.editor
+RECEIVERS = ("skilled", "all")  # as in losses.paired
 MODES_OF_CALLS = ("tools", "react")  # as in agents.tool_agent
 
 
@@ -125,6 +126,19 @@ class RlSettings(config.Settings):
     entropy_coef: float = setting(0.001, "entropy bonus", low=0)
     importance_cap: float = setting(0.0, "truncated importance weight against the engine; 0 is off", low=0)
     ratio_level: str = setting("token", "one probability ratio a token, or a sequence", choices=("token", "sequence"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CreditSettings(config.Settings):
+    """Finer credit than an episode's outcome: step-level groups (GiGPO) and paired rollouts (D2Skill)."""
+
+    step_weight: float = setting(
+        0.0, "omega, weight of advantages inside groups of equal observations; 0 is off", low=0
+    )
+    step_discount: float = setting(0.95, "discount of a step's later rewards", low=0, high=1)
+    paired_share: float = setting(0.0, "share of a group's rollouts that is shown no skills", low=0, high=0.9)
+    paired_coef: float = setting(0.0, "reward of a rollout's success over that of those without skills", low=0)
+    paired_to: str = setting("skilled", "who gets it: rollouts that were shown skills, or all", choices=RECEIVERS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,6 +253,7 @@ class RunSettings(config.RunConfig):
     agent: AgentSettings = dataclasses.field(default_factory=AgentSettings)
     skills: SkillSettings = dataclasses.field(default_factory=SkillSettings)
     rl: RlSettings = dataclasses.field(default_factory=RlSettings)
+    credit: CreditSettings = dataclasses.field(default_factory=CreditSettings)
     skillr1: SkillR1Settings = dataclasses.field(default_factory=SkillR1Settings)
     task: TaskLlmSettings = dataclasses.field(default_factory=TaskLlmSettings)
     optimizer: OptimizerSettings = dataclasses.field(default_factory=OptimizerSettings)
@@ -263,6 +278,11 @@ class RunSettings(config.RunConfig):
             raise config.ConfigError(
                 f"ratio_level='sequence' with aggregation={self.rl.aggregation!r}: a ratio of whole sequences needs "
                 "aggregation='sequence_mean'"
+            )
+        if self.credit.paired_coef and not self.credit.paired_share:
+            raise config.ConfigError(
+                f"paired_coef={self.credit.paired_coef} with paired_share=0: without rollouts that are shown no skills "
+                "there is nothing to compare with; use 0.5"
             )
         if self.rl.method == "skillr1":
             self._check_skill_r1()

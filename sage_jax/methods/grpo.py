@@ -16,6 +16,7 @@ import numpy as np
 
 from sage_jax.agents.episode import EpisodePlan, Player
 from sage_jax.losses import stream_advantages
+from sage_jax.methods.credit import paired_rewards, step_credit
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
@@ -68,10 +69,13 @@ def plan_groups(
 ) -> list[EpisodePlan]:
     """Returns `group_size` plans for each task; rollouts of a group differ in their seed only.
 
+    With `paired_share` the first of a group are shown no skills (D2Skill).
+
     A task that comes again in the same round (fewer tasks than a round takes, or the end of a pass over them) is
     another group with other seeds.
     """
     plans, times = [], collections.Counter[str]()
+    plain = round(settings.credit.paired_share * settings.rl.group_size)
     for task in tasks:
         key = f"{task.id}#{times[task.id]}" if times[task.id] else task.id
         times[task.id] += 1
@@ -81,7 +85,7 @@ def plan_groups(
                     task=task,
                     group=f"{number}/{key}",
                     seed=derive_seed(settings.seed, "rollout", number, key, member),
-                    bank=bank,
+                    bank=None if member < plain else bank,
                     review=review,
                     temperature=settings.agent.temperature,
                 )
@@ -94,8 +98,12 @@ def assign_advantages(
 ) -> tuple[list[Trajectory], dict[str, float]]:
     """Fills every turn's advantage: normalised inside (group, stream), review turns scaled by gamma.
 
+    Paired credit (D2Skill) joins the rewards of act turns before that, and step-level advantages (GiGPO) join theirs
+    after it; both are off by default.
+
     Turns without a reward, and turns of groups whose rewards are all equal, get None and leave the loss.
     """
+    trajectories, paired_metrics = paired_rewards(trajectories, settings)
     turns = [(i, turn) for i, trajectory in enumerate(trajectories) for turn in trajectory.turns]
     rewards = [turn.reward for _, turn in turns]
     valid = np.array([reward is not None and reward.value is not None for reward in rewards], bool)
@@ -111,7 +119,9 @@ def assign_advantages(
         kind=settings.rl.advantage,
         eps=settings.rl.advantage_eps,
     )
-    values = iter(float(a) if signal else None for a, signal in zip(advantages, aux["has_signal"], strict=True))
+    steps, step_metrics = step_credit(trajectories, settings)
+    advantages, signals = advantages + steps, aux["has_signal"] | (steps != 0)
+    values = iter(float(a) if signal else None for a, signal in zip(advantages, signals & valid, strict=True))
     filled = [
         dataclasses.replace(
             trajectory, turns=tuple(dataclasses.replace(turn, advantage=next(values)) for turn in trajectory.turns)
@@ -127,6 +137,7 @@ def assign_advantages(
         chosen = [a for (_, turn), a, ok in zip(turns, advantages, valid, strict=True) if ok and turn.stream == stream]
         if chosen:
             metrics[f"advantage/{stream}_std"] = float(np.std(chosen))
+    metrics |= paired_metrics | step_metrics
     return filled, {name: float(value) for name, value in metrics.items()}
 
 

@@ -57,6 +57,44 @@ def stream_advantages(
     return np.array(result)
 
 
+def step_advantages(
+    rewards, groups, episodes, anchors, valid, *, discount: float, kind: str, eps: float = 1e-6
+) -> np.ndarray:
+    """Returns the advantages [N] of `losses.step_advantages`; NaN for turns without a return."""
+    count = len(rewards)
+    returns: list[float] = []
+    for t in range(count):
+        later = [k for k in range(t, count) if episodes[k] == episodes[t]]
+        total = sum(discount**place * float(rewards[k]) for place, k in enumerate(later) if valid[k])
+        returns.append(total if all(valid[k] for k in later) else math.nan)
+    result = [math.nan] * count
+    for t in range(count):
+        if math.isnan(returns[t]):
+            continue
+        members = [
+            k
+            for k in range(count)
+            if groups[k] == groups[t] and anchors[k] == anchors[t] and not math.isnan(returns[k])
+        ]
+        alike = group_advantages(
+            [returns[k] for k in members], [0] * len(members), [True] * len(members), kind=kind, eps=eps
+        )
+        result[t] = float(alike[members.index(t)]) if len(members) > 1 else 0.0
+    return np.array(result)
+
+
+def paired_credit(outcomes, groups, skilled, valid, *, coef: float, to: str) -> np.ndarray:
+    """Returns the credit [N] of `losses.paired_credit`."""
+    result = [0.0] * len(outcomes)
+    for i in range(len(outcomes)):
+        members = [j for j in range(len(outcomes)) if valid[j] and groups[j] == groups[i]]
+        plain = [float(outcomes[j]) for j in members if not skilled[j]]
+        if not valid[i] or not plain or len(plain) == len(members) or (to == "skilled" and not skilled[i]):
+            continue
+        result[i] = coef * (outcomes[i] - sum(plain) / len(plain))
+    return np.array(result)
+
+
 def generation_advantages(rewards, valid, kept, *, mode: str, inter_coef: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns total and positive [B, G, M] of `losses.generation_advantages`; NaN for skills without a rollout."""
     instances, generations, siblings, rollouts = np.shape(rewards)
