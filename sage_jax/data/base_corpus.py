@@ -1,4 +1,4 @@
-"""The endless pre-training corpus of the household base model: household traces and copying exercises, as conversations.
+"""The endless pre-training corpus of the household base model: traces and copying exercises, as conversations.
 
 A conversation is a list of `data.sft.Message`: only trained texts, always the assistant's, carry loss.
 """
