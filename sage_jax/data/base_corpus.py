@@ -115,7 +115,7 @@ def conversations(rng: random.Random, progress: Callable[[], float]) -> Iterator
     """Yields conversations for ever; `progress()` in [0, 1] moves from exercises and small rooms to full traces."""
     while True:
         done = progress()
-        if rng.random() < max(0.3, 0.8 - 8 * done):  # of conversations; a tenth of the tokens
+        if rng.random() < max(0.45, 0.8 - 8 * done):  # of conversations; a fifth of the tokens
             yield rng.choices(EXERCISES, (3, 1, 1, 1))[0](rng)
             continue
         large = done > 0.6 and rng.random() < 0.1

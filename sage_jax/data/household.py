@@ -30,6 +30,7 @@ FAMILIES = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
+_SHARED_SPOT = 0.15  # chance that a receptacle stands where its neighbour of the same kind does
 _DEVICE = {FAMILIES[2]: "sinkbasin", FAMILIES[3]: "microwave", FAMILIES[4]: "fridge"}
 _TEMPLATES = {
     FAMILIES[0]: ("put a {obj} in {dest}", "put some {obj} on {dest}"),
@@ -61,6 +62,7 @@ class Household:
         self.won = False
         self._make_room(rng, max_receptacles)
         self._make_goal(rng)
+        self._share_spots(rng)
         self._fill(rng)
         self._here: str | None = None
         self._open: set[str] = set()
@@ -86,14 +88,23 @@ class Household:
         self.dest = rng.choice(LAMPS) if self.family == FAMILIES[1] else rng.choice(types)
         self.obj = rng.choice(OBJECTS)
 
+    def _share_spots(self, rng: random.Random) -> None:
+        """Puts some neighbours of one kind at one spot, from which the engine lets nobody go to the other."""
+        self._spot = {name: name for name in self.receptacles}
+        for one, other in zip(self.receptacles, self.receptacles[1:], strict=False):
+            kind = one.split()[0]
+            if kind == other.split()[0] != self.dest and rng.random() < _SHARED_SPOT:
+                self._spot[other] = self._spot[one]
+
     def _fill(self, rng: random.Random) -> None:
         self._where: dict[str, list[str]] = {name: [] for name in self.receptacles}
-        away = [name for name in self.receptacles if name.split()[0] != self.dest] or self.receptacles
+        reached = [name for name in self.receptacles if self._spot[name] == name]
+        away = [name for name in reached if name.split()[0] != self.dest] or reached
         wanted = 2 if self.family == FAMILIES[5] else rng.choice((1, 1, 2))
         count: dict[str, int] = {}
         things = [(self.obj, rng.choice(away)) for _ in range(wanted)]
         if self.family == FAMILIES[1]:
-            things.append((self.dest, rng.choice(self.receptacles)))
+            things.append((self.dest, rng.choice(reached)))
         pool = [name for name in OBJECTS if name != self.obj]
         favourites = rng.sample(pool, 8)
         for _ in range(rng.randint(2, 16)):
@@ -113,8 +124,9 @@ class Household:
         """Plays one action; anything that cannot be done answers "Nothing happens."."""
         words = action.split()
         verb = words[0] if words else ""
-        if verb == "go" and " ".join(words[2:]) in self._where and " ".join(words[2:]) != self._here:
-            self._here = " ".join(words[2:])
+        where = " ".join(words[2:])
+        if verb == "go" and where in self._where and self._spot[where] != self._spot.get(self._here or ""):
+            self._here = where
             return f"You arrive at {self._here}. {self._look(self._here)}"
         rest = " ".join(words[1:])
         if verb == "open" and rest == self._here and rest.split()[0] in OPENABLE and rest not in self._open:
