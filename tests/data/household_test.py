@@ -115,6 +115,7 @@ def small_room(family, dest="desk"):
         "microwave 1": [],
         "fridge 1": [],
     }
+    room._spot = {name: name for name in room._where}
     return room
 
 
@@ -124,6 +125,12 @@ def play(room, text):
         observation = room.step(action.lstrip("!"))
         assert (observation == "Nothing happens.") == action.startswith("!"), action
     return room.won
+
+
+def test_nobody_goes_between_two_places_at_one_spot():
+    room = small_room(FAMILIES[0])
+    room._spot["drawer 1"] = "shelf 1"
+    assert not play(room, "go to shelf 1, !go to drawer 1, go to desk 1, go to drawer 1, !go to shelf 1")
 
 
 TAKE = "go to shelf 1, take mug 1 from shelf 1"
