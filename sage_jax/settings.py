@@ -16,17 +16,21 @@ from sage_jax.benchmarks.webshop import WebshopSettings
 from sage_jax.benchmarks.webwalker import WebwalkerSettings
 from sage_jax.config import setting
 from sage_jax.data.tasks import SOURCES, cache_folder
+from sage_jax.rewards.sage import KINDS as REWARDS
 from sage_jax.skills import RETRIEVERS
+from sage_jax.skills.program_retrieval import METHODS as PROGRAM_RETRIEVALS
+from sage_jax.skills.programs import CREDITS
 
 OPTIMIZERS = ("adamw", "adafactor", "muon")
 SCHEDULES = ("constant", "linear", "cosine")
 LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 ATTENTION = ("auto", "xla", "recompute", "tiled", "cudnn", "splash")
-METHODS = ("grpo", "skillmaster", "skillr1")
+METHODS = ("grpo", "sage", "skillmaster", "skillr1")
 OUTCOMES = ("success", "score")
 MODES = ("sibling", "literal")  # as in losses.generations, which loads no settings
 FORMATS = ("file", "body")  # as in agents.editor
 RECEIVERS = ("skilled", "all")  # as in losses.paired
+CHAINS = ("scenario", "family", "similarity")  # as in methods.chains
 MODES_OF_CALLS = ("tools", "react")  # as in agents.tool_agent
 
 
@@ -155,6 +159,26 @@ class OptimizerSettings(config.Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SageSettings(config.Settings):
+    """SAGE: chains of tasks with a library of the rollout's own; `tasks_per_round` counts chains."""
+
+    chain_length: int = setting(2, "N, tasks of a training chain", low=1)
+    chain_by: str = setting("scenario", "what the tasks of a chain have in common", choices=CHAINS)
+    chain_reward: str = setting("skill", "reward of a task: with the bonus, outcome, chain mean", choices=REWARDS)
+    skill_bonus: float = setting(1.0, "paid to both sides of a skill that was made and used", low=0)
+    no_code_reward: float = setting(-1.0, "reward of a task that a turn without code ended")
+    partial_reward: bool = setting(False, "the outcome is the share of tests passed; a bonus needs all of them")
+    skill_credit: str = setting("trace", "use of a program: called and returned, or named", choices=CREDITS)
+    program_retrieval: str = setting("scenario", "programs shown in evaluations", choices=tuple(PROGRAM_RETRIEVALS))
+    retrieval_ngram: int = setting(3, "words of an n-gram, for ngram", low=1)
+    retrieval_overlap: float = setting(0.3, "least overlap of two queries, for ngram", low=0, high=1)
+    retrieval_similarity: float = setting(0.5, "least cosine of two queries, for query_embedding", low=-1, high=1)
+    retrieval_queries: int = setting(2, "earlier queries whose programs are shown, for ngram, query_embedding", low=0)
+    retrieval_programs: int = setting(6, "programs shown, for skill_embedding", low=0)
+    retrieval_model: str = setting("", "sentence-transformers model that embeds; empty hashes words", free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SkillR1Settings(config.Settings):
     """Skill-R1: generations of skills, written by the policy for a frozen task LLM."""
 
@@ -254,6 +278,7 @@ class RunSettings(config.RunConfig):
     skills: SkillSettings = dataclasses.field(default_factory=SkillSettings)
     rl: RlSettings = dataclasses.field(default_factory=RlSettings)
     credit: CreditSettings = dataclasses.field(default_factory=CreditSettings)
+    sage: SageSettings = dataclasses.field(default_factory=SageSettings)
     skillr1: SkillR1Settings = dataclasses.field(default_factory=SkillR1Settings)
     task: TaskLlmSettings = dataclasses.field(default_factory=TaskLlmSettings)
     optimizer: OptimizerSettings = dataclasses.field(default_factory=OptimizerSettings)

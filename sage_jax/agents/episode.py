@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sage_jax.agents import chat, parsing, prompts
+from sage_jax.envs.base import StepResult
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError, EngineError, EnvError
 from sage_jax.rewards import ActShaping, OutcomeConfig, act_reward, ends_episode, outcome_reward
 from sage_jax.rollout.engine import ABORT, LENGTH, Engine, GenerateRequest, SamplingParams
 from sage_jax.seeding import derive_seed
 from sage_jax.skills import RetrievalConfig, Skill, SkillBank, render_skills, retrieve
+from sage_jax.skills.programs import Program
 from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
 
 CONTEXTS = ("chat", "steps")
@@ -63,6 +65,8 @@ class EpisodePlan:
       bank: skills to retrieve from when the episode starts; None shows none.
       review: whether a review turn follows.
       temperature: of sampling; 0 is greedy.
+      programs: functions that an agent which writes code is given (`coding.CodePlayer`); None gives none.
+      credit: how their use is told, a member of `skills.programs.CREDITS`.
     """
 
     task: Task
@@ -71,6 +75,8 @@ class EpisodePlan:
     bank: SkillBank | None = None
     review: bool = False
     temperature: float = 1.0
+    programs: tuple[Program, ...] | None = None
+    credit: str = "trace"
 
 
 class Player:
@@ -124,7 +130,7 @@ class Player:
     async def play(self, plan: EpisodePlan) -> Trajectory:
         """Plays one episode; infrastructure failures become the trajectory's status."""
         self._played += 1
-        episode = _Episode(self, plan, f"{plan.group}/{plan.seed}/{self._played}")
+        episode = self.episode(plan, f"{plan.group}/{plan.seed}/{self._played}")
         try:
             async with asyncio.timeout(self.options.episode_timeout_s):
                 await episode.run()
@@ -142,9 +148,13 @@ class Player:
                 episode.add_error(str(error))
         return episode.trajectory()
 
+    def episode(self, plan: EpisodePlan, name: str) -> Episode:
+        """Returns what plays one plan."""
+        return Episode(self, plan, name)
 
-class _Episode:
-    """The state of one episode while it is played."""
+
+class Episode:
+    """The state of one episode while it is played; agents of another kind replace how it opens, reads and ends."""
 
     def __init__(self, player: Player, plan: EpisodePlan, name: str):
         self._player, self._plan, self.name = player, plan, name
@@ -158,13 +168,11 @@ class _Episode:
         self._skills: tuple[Skill, ...] = ()
 
     async def run(self) -> None:
+        """Plays it; what came of it is in `trajectory`, also when this raises."""
         plan, options = self._plan, self._player.options
         observation = await self._player.pool.reset(self.name, plan.task, plan.seed)
         self._task_text = observation.info.get("task", observation.text)
-        if plan.bank is not None:
-            self._skills = retrieve(
-                plan.bank, task_text=self._task_text, category=plan.task.family, config=self._player.retrieval
-            )
+        await self._prepare()
         text, admissible = observation.text, tuple(observation.admissible)
         for _ in range(options.max_steps):
             parse = await self._act(text, admissible)
@@ -175,13 +183,41 @@ class _Episode:
             self._steps.append(prompts.Step(text, action))
             text, admissible = result.text, tuple(result.admissible)
             self._won = bool(result.won)
-            self._score += result.reward
+            self._note(result)
             if result.done or result.won:
                 break
         else:
             self._status = Status.TRUNCATED
+        await self._conclude()
         if plan.review and self._turns and self._status.has_reward:
             await self._review()
+
+    async def _prepare(self) -> None:
+        """Chooses the skills that the first prompt shows."""
+        plan = self._plan
+        if plan.bank is not None:
+            self._skills = retrieve(
+                plan.bank, task_text=self._task_text, category=plan.task.family, config=self._player.retrieval
+            )
+
+    def _opening(self, text: str) -> str:
+        """Returns the first message of a growing context."""
+        return chat.opening_message(text, [(skill.title, skill.principle) for skill in self._skills])
+
+    def _parse(self, output: str, *, truncated: bool, admissible: tuple[str, ...]) -> parsing.ActParse:
+        """Reads an act turn. An environment that lists no actions takes any."""
+        return parsing.parse_act(output, truncated=truncated, admissible=admissible or None)
+
+    def _note(self, result: StepResult) -> None:
+        """Takes note of what an action led to."""
+        self._score += result.reward
+
+    async def _conclude(self) -> None:
+        """Does what is left to do in the environment after the last act turn."""
+
+    def _more_info(self) -> dict[str, Any]:
+        """Returns what the trajectory tells besides."""
+        return {}
 
     async def _act(self, text: str, admissible: tuple[str, ...]) -> parsing.ActParse | None:
         """Generates one act turn; None when the context had no room for it."""
@@ -198,8 +234,7 @@ class _Episode:
                 )
             )
         else:
-            shown = [(skill.title, skill.principle) for skill in skills]
-            message = text if self._turns else chat.opening_message(text, shown)
+            message = text if self._turns else self._opening(text)
         # Where an action takes words of the agent's own there is no list to choose from.
         listed = bool(admissible) and not any(map(parsing.is_form, admissible))
         choices = admissible if options.choices and listed else None
@@ -207,8 +242,7 @@ class _Episode:
         if output is None:
             self._status = Status.TRUNCATED
             return None
-        # An environment that lists no actions takes any.
-        parse = parsing.parse_act(output, truncated=finish == LENGTH, admissible=admissible or None)
+        parse = self._parse(output, truncated=finish == LENGTH, admissible=admissible)
         self._ended_by_turn = ends_episode(parse.flags, self._player.shaping)
         reward = act_reward(parse.flags, config=self._player.shaping)
         info = {"action": parse.action, "flags": sorted(parse.flags), "observation": text}
@@ -289,10 +323,12 @@ class _Episode:
         return tuple((*self._player.encode(text), stop) for text in texts)
 
     def fail(self, status: Status, reason: str) -> None:
+        """Ends it without a reward."""
         self._status = status
         self.add_error(reason)
 
     def add_error(self, reason: str) -> None:
+        """Adds to the trajectory's error."""
         self._error = "; ".join(filter(None, (self._error, reason)))
 
     def _outcome(self) -> RewardResult:
@@ -314,7 +350,9 @@ class _Episode:
             "steps": len(self._steps),
             "tokens": sum(len(turn.output_ids) for turn in turns),
             "skills": [skill.id for skill in self._skills],
+            "ended_by_turn": self._ended_by_turn,
             "error": self._error,
+            **self._more_info(),
         }
         plan = self._plan
         return Trajectory(plan.task, plan.group, plan.seed, turns, outcome, info)

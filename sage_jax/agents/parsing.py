@@ -21,6 +21,7 @@ _ACTION_OPEN = re.compile(r"<\s*action\s*>", re.IGNORECASE)
 _ACTION_CLOSE = re.compile(r"<\s*/\s*action\s*>", re.IGNORECASE)
 _TOOL_OPEN = re.compile(r"<\s*tool_call\s*>", re.IGNORECASE)
 _TOOL_CLOSE = re.compile(r"<\s*/\s*tool_call\s*>", re.IGNORECASE)
+_FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _PLACEHOLDER = re.compile(r"<[a-z_ ]+>", re.IGNORECASE)
 _DONE = re.compile(
     r"(i am |i'm )?(done|finished|finish|stop|end|exit|quit|submit)"
@@ -102,6 +103,26 @@ def parse_act(text: str, *, truncated: bool = False, admissible: Sequence[str] |
     if _DONE.fullmatch(action.strip(" .!")):
         flags |= {Flag.CLAIMS_COMPLETION}
     return ActParse(action, thought, flags)
+
+
+def parse_code(text: str, *, truncated: bool = False) -> ActParse:
+    """Reads a turn of an agent that writes code: `<action>..</action>`, else a fenced block; kept to the letter.
+
+    The first block after the thought counts, as in `parse_act`; a fence inside the tags is taken off. A turn cut at
+    the token limit holds code only where its block was closed.
+    """
+    flags = _common_flags(text, truncated) - {Flag.REPETITION}  # code repeats itself with good reason
+    thought, rest = _split_thought(text)
+    if Flag.EMPTY in flags:
+        return ActParse(None, "", flags)
+    blocks = _blocks(rest, _ACTION_OPEN, _ACTION_CLOSE) or [match[1] for match in _FENCE.finditer(rest)]
+    if not blocks:
+        return ActParse(None, thought, flags | {Flag.NO_ACTION})
+    if len(blocks) > 1:
+        flags |= {Flag.MANY_ACTIONS}
+    fenced = _FENCE.fullmatch(blocks[0].strip())
+    code = (fenced[1] if fenced else blocks[0]).strip("\n").rstrip()
+    return ActParse(code, thought, flags) if code.strip() else ActParse(None, thought, flags | {Flag.EMPTY})
 
 
 def parse_review(text: str, *, truncated: bool = False) -> ReviewParse:

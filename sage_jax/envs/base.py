@@ -62,6 +62,17 @@ class Environment(Protocol):
         """Frees what the environment holds. A closed environment is not used again."""
 
 
+class ShellEnvironment(Environment, Protocol):
+    """An environment whose actions are code in a shell that keeps its names."""
+
+    def run(self, code: str) -> tuple[bool, str]:
+        """Runs code that is no turn of the agent's: before its first turn, or after its last.
+
+        It is not counted, changes nothing of the verdict, and is run with the agent's rights. Returns whether it ran
+        through, and what it printed or how it failed.
+        """
+
+
 class EnvFactory(Protocol):
     """Makes environments that may share caches. Must be picklable before its first call."""
 

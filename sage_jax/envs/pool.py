@@ -54,6 +54,15 @@ class EnvHost:
             self._running.pop(episode).close()
             raise
 
+    def run(self, episode: int, code: str) -> tuple[bool, str]:
+        """Runs code of ours in an episode's shell, see `base.ShellEnvironment`."""
+        env = self._running[episode]
+        try:
+            return env.run(code)
+        except BaseException:
+            self._running.pop(episode).close()
+            raise
+
     def release(self, episode: int) -> None:
         """Ends an episode; its environment serves another one."""
         env = self._running.pop(episode, None)
@@ -190,14 +199,21 @@ class EnvPool:
         Raises:
           EnvError: the id has no episode, the environment failed, its worker died, or the call took too long.
         """
+        return await self._in_episode("step", env_id, action)
+
+    async def run(self, env_id: Hashable, code: str) -> tuple[bool, str]:
+        """Runs code of ours in the shell of an episode, see `base.ShellEnvironment`; errors as `step`."""
+        return await self._in_episode("run", env_id, code)
+
+    async def _in_episode(self, method: str, env_id: Hashable, text: str) -> Any:
         episode = self._episodes.get(env_id)
         if self._closed:
             raise EnvError("the environment pool is closed")
         if episode is None:
-            raise EnvError(f"step: environment {env_id!r} has no running episode; call reset first")
+            raise EnvError(f"{method}: environment {env_id!r} has no running episode; call reset first")
         begun = time.monotonic()
         try:
-            _, result = await asyncio.wrap_future(episode.lane.submit(episode.life, "step", episode.number, action))
+            _, result = await asyncio.wrap_future(episode.lane.submit(episode.life, method, episode.number, text))
             self.waited_s += time.monotonic() - begun
         except EnvError:
             self._forget(env_id)

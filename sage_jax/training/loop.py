@@ -20,7 +20,7 @@ from sage_jax import config
 from sage_jax.checkpoints import Checkpointer
 from sage_jax.data.packing import MicroBatches, micro_batches, pack, trajectories_to_sequences
 from sage_jax.data.prefixes import pack_shared
-from sage_jax.methods import grpo, skillmaster
+from sage_jax.methods import grpo, sage, skillmaster
 from sage_jax.metrics import open_run_folder, write_trajectories
 from sage_jax.metrics.evaluation import EpisodeOutcome, EvalRow, metrics_of, read_rows, summarise, write_rows
 from sage_jax.metrics.progress import show_progress
@@ -39,7 +39,11 @@ from sage_jax.training.step import read_metrics
 from sage_jax.training.throughput import mfu, update_flops
 from sage_jax.types import Task, Trajectory
 
-METHODS: dict[str, Callable] = {"grpo": grpo.play_round, "skillmaster": skillmaster.play_round}
+METHODS: dict[str, Callable] = {
+    "grpo": grpo.play_round,
+    "sage": sage.play_round,
+    "skillmaster": skillmaster.play_round,
+}
 
 
 def train(settings: RunSettings) -> pathlib.Path:

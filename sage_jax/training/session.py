@@ -25,6 +25,7 @@ from sage_jax.data.tasks import cache_folder
 from sage_jax.data.tokenizer import load_tokenizer
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError
+from sage_jax.methods.chains import make_chains
 from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.progress import show_progress
 from sage_jax.models import hf, lora
@@ -250,7 +251,7 @@ def all_tasks(settings: RunSettings, *, training: bool = True) -> dict[str, tupl
     """Lists the run's tasks by split, making them first where there are none.
 
     Raises:
-      ConfigError: a split that is needed would be empty, or a family of skills could not be probed.
+      ConfigError: a split that is needed would be empty, a family of skills could not be probed, or a chain not drawn.
       DataError: official data lack a split or a file.
     """
     benchmark = settings.open_benchmark()
@@ -262,6 +263,9 @@ def all_tasks(settings: RunSettings, *, training: bool = True) -> dict[str, tupl
             raise ConfigError(
                 f"split {split!r} has no tasks: raise {benchmark.size_key(split)} or take the split out of eval_splits"
             )
+    if training and settings.rl.method == "sage":  # chains that cannot be drawn are told before anything is built
+        own, train = settings.sage, tasks[TRAIN]
+        make_chains(train, train, length=own.chain_length, by=own.chain_by, seed=settings.seed, number=0)
     if training and settings.rl.method == "skillmaster" and settings.skills.utility:
         families = collections.Counter(task.family for task in tasks[TRAIN])
         if lonely := sorted(family for family, count in families.items() if count == 1):

@@ -21,6 +21,7 @@ from sage_jax.sandbox import Backend, choose_backend
 from sage_jax.types import Task
 
 EVALUATE = ("done", "always")
+_FAILED = "Execution failed."
 COMPLETE = "apis.supervisor.complete_task(answer=answer)"
 
 
@@ -121,6 +122,7 @@ class AppworldEnv:
         self._server: AppworldServer | None = None
         self._root = ""
         self._task: Task | None = None
+        self._over = False  # judged; the shell is there until the next episode
         self._experiment = ""
         self._expert: list[str] = []
         self._wants_expert = False
@@ -149,7 +151,7 @@ class AppworldEnv:
         except BaseException:
             self._drop_server()
             raise
-        self._task = task
+        self._task, self._over = task, False
         solution = dataset.solution_of(root, task.id) if expert else None
         self._wants_expert = expert
         self._expert = []
@@ -178,7 +180,7 @@ class AppworldEnv:
         Raises:
           EnvError: no episode runs, or the server or the evaluator failed.
         """
-        if self._task is None or self._server is None:
+        if self._task is None or self._server is None or self._over:
             raise EnvError("step() was called without a running episode; call reset() first")
         timeout_s, task_id = self._settings.timeout_s, self._task.id
         try:
@@ -189,7 +191,7 @@ class AppworldEnv:
             raise
         if self._expert:
             self._expert.pop(0)
-        info: dict[str, Any] = {"failed": text.startswith("Execution failed."), "completed": completed}
+        info: dict[str, Any] = {"failed": text.startswith(_FAILED), "completed": completed}
         info |= self._expert_info()
         won = False
         if completed or self._settings.evaluate == "always":
@@ -197,9 +199,24 @@ class AppworldEnv:
             verdict = evaluator.evaluate(task_id, self._server.outputs(self._experiment, task_id), timeout_s=timeout_s)
             won = completed and verdict["success"]
             info |= {"passed": verdict["passed"], "total": verdict["total"]}
-        if completed:
-            self._end_episode()
+        self._over = completed
         return StepResult(text, (), float(won), completed, won, info)
+
+    def run(self, code: str) -> tuple[bool, str]:
+        """Runs code of ours in the agent's shell (`ShellEnvironment`).
+
+        Raises:
+          EnvError: there is no shell, or the server failed.
+        """
+        if self._task is None or self._server is None:
+            raise EnvError("run() was called without an episode; call reset() first")
+        request = {"task_id": self._task.id, "code": code}
+        try:
+            text = self._server.call("/execute", request, timeout_s=self._settings.timeout_s)
+        except EnvError:
+            self._drop_server()
+            raise
+        return not text.startswith(_FAILED), text
 
     def close(self) -> None:
         """Ends the server."""

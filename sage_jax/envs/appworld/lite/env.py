@@ -21,6 +21,7 @@ from sage_jax.sandbox.interpreter import Interpreter
 from sage_jax.types import Task
 
 BENCHMARK = "appworld_lite"
+EVALUATE = ("done", "always")
 
 
 @functools.lru_cache(maxsize=4)
@@ -57,6 +58,7 @@ class AppworldLiteFactory:
       memory_mb: address space of the agent's interpreter, in MiB.
       timeout_s: longest time one turn may take; a turn that takes longer fails, and the shell is lost.
       text_chars: most characters of an observation.
+      evaluate: "done", tests are told when the agent completes the task; "always", after every step (partial credit).
     """
 
     sandbox: str = "auto"
@@ -64,12 +66,17 @@ class AppworldLiteFactory:
     memory_mb: int = 256
     timeout_s: float = 10.0
     text_chars: int = 4000
+    evaluate: str = "done"
     _backend: Backend | None = dataclasses.field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("memory_mb", "timeout_s", "text_chars"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"AppworldLiteFactory {name} is {getattr(self, name)}, expected a number above 0")
+        if self.evaluate not in EVALUATE:
+            raise ConfigError(
+                f"AppworldLiteFactory evaluate is {self.evaluate!r}, expected one of {', '.join(EVALUATE)}"
+            )
 
     def __call__(self) -> AppworldLiteEnv:
         """Returns a new environment."""
@@ -90,6 +97,7 @@ class AppworldLiteEnv:
         self._settings, self._backend = settings, backend
         self._shell: Interpreter | None = None
         self._state: State | None = None
+        self._over = False  # judged; the shell is there until the next episode
         self._expert: list[str] | None = None
 
     def reset(self, task: Task, seed: int, *, expert: bool = False) -> Observation:
@@ -107,6 +115,7 @@ class AppworldLiteEnv:
         if task.id not in tasks:
             raise DataError(f"the generated world has no task {task.id!r}")
         found = tasks[task.id]
+        self._over = False
         self._state = State(world.people[found.person], world.shared, found)
         self._expert = list(found.solution.turns()) if expert else None
         supervisor = apps.show_profile(self._state)
@@ -130,20 +139,31 @@ class AppworldLiteEnv:
           EnvError: no episode runs, or no interpreter can be started.
         """
         state = self._state
-        if state is None:
+        if state is None or self._over:
             raise EnvError("step() was called without a running episode; call reset() first")
         ran, text = self._execute(action, state)
         if self._expert:
             self._expert.pop(0)
         completed = state.completed is not None
         shown = text if ran else f"Execution failed. Traceback:\n{text}"
-        tests = state.tests()
-        won = completed and all(tests.values())
-        info = {"failed": not ran, "completed": completed, **self._expert_info()}
-        info |= {"passed": sum(tests.values()), "total": len(tests)}
-        if completed:
-            self._state = None
+        info: dict[str, Any] = {"failed": not ran, "completed": completed, **self._expert_info()}
+        won = False
+        if completed or self._settings.evaluate == "always":
+            tests = state.tests()
+            won = completed and all(tests.values())
+            info |= {"passed": sum(tests.values()), "total": len(tests)}
+        self._over = completed
         return StepResult(self._cut(shown), (), float(won), completed, won, info)
+
+    def run(self, code: str) -> tuple[bool, str]:
+        """Runs code of ours in the agent's shell (`ShellEnvironment`).
+
+        Raises:
+          EnvError: there is no episode, or no interpreter can be started.
+        """
+        if self._state is None:
+            raise EnvError("run() was called without an episode; call reset() first")
+        return self._execute(code, self._state)
 
     def close(self) -> None:
         """Ends the interpreter."""

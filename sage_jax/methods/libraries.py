@@ -1,0 +1,74 @@
+"""What a rollout of a chain learns into: a library of programs (the paper's)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sage_jax.agents.episode import EpisodePlan
+from sage_jax.skills.program_retrieval import Embedder, ProgramRetrieval, retrieve_programs
+from sage_jax.skills.programs import Origin, ProgramLibrary, extract_programs, named_uses
+from sage_jax.types import Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeLibrary:
+    """Functions that the agent's code defined and that ran (`methods.chains.Library`).
+
+    Attributes:
+      programs: by name.
+      credit: what counts as use: "trace", it was called and returned; "name", the code names it (as published).
+      retrieval: how programs are chosen for a task; None gives all of them, as in training.
+      embed: texts -> unit vectors, for retrievals that compare them.
+    """
+
+    programs: ProgramLibrary = ProgramLibrary()
+    credit: str = "trace"
+    retrieval: ProgramRetrieval | None = None
+    embed: Embedder | None = None
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+    def show(self, plan: EpisodePlan) -> EpisodePlan:
+        """Returns the plan with the programs that its task is given."""
+        shown = self.programs.programs
+        if self.retrieval is not None:
+            task = plan.task.payload
+            shown = retrieve_programs(
+                shown,
+                query=str(task.get("instruction", "")),
+                scenario=str(task.get("scenario", "")),
+                config=self.retrieval,
+                embed=self.embed,
+            )
+        return dataclasses.replace(plan, programs=shown, credit=self.credit)
+
+    def learn(self, trajectory: Trajectory, position: int) -> CodeLibrary:
+        """Counts what was used, then keeps every function of the code that ran; one of a known name takes its place."""
+        programs = self.programs.record_use(self._names(trajectory), won=bool(trajectory.info["success"]))
+        for turn in trajectory.turns:
+            if turn.info.get("ran"):
+                origin = Origin(
+                    task_id=trajectory.task.id,
+                    scenario=str(trajectory.task.payload.get("scenario", "")),
+                    query=str(trajectory.task.payload.get("instruction", "")),
+                    rollout=f"{trajectory.group}/{trajectory.seed}",
+                    policy_version=turn.weight_version,
+                    position=position,
+                )
+                programs = programs.save(extract_programs(str(turn.info["action"]), origin))
+        return dataclasses.replace(self, programs=programs)
+
+    def used(self, trajectory: Trajectory) -> frozenset[int]:
+        """Returns the positions whose programs the episode used, by `credit`."""
+        names = self._names(trajectory)
+        return frozenset(program.origin.position for program in self.programs.programs if program.name in names)
+
+    def _names(self, trajectory: Trajectory) -> frozenset[str]:
+        """Returns the shown programs that the episode used."""
+        shown = trajectory.info.get("programs", ())
+        if self.credit == "trace":
+            return frozenset(trajectory.info.get("called", ())) & frozenset(shown)
+        # Of the whole episode's code: a function that is defined anew in any turn is no longer the stored one.
+        code = "\n".join(str(turn.info["action"]) for turn in trajectory.turns if turn.info.get("ran"))
+        return named_uses(code, shown)

@@ -1,0 +1,70 @@
+"""What a rollout keeps of its code, and what counts as having used it."""
+
+import pytest
+
+from sage_jax.agents.episode import EpisodePlan
+from sage_jax.methods.libraries import CodeLibrary
+from sage_jax.skills.program_retrieval import ProgramRetrieval
+from sage_jax.types import RewardResult, Task, Trajectory, Turn
+
+COUNT = "def count(tag):\n    return 1"
+PLAN = EpisodePlan(Task("s_2", "appworld", "train", "f", {"scenario": "s", "instruction": "count chess"}), "g", 0)
+
+
+def episode(*code: str, ran=True, won=True, shown=(), called=(), number=1) -> Trajectory:
+    task = Task(f"s_{number}", "appworld", "train", "f", {"scenario": "s", "instruction": f"count {number}"})
+    turns = tuple(Turn("act", (1,), (2,), (0.0,), True, 5, info={"action": c, "ran": ran}) for c in code)
+    info = {"success": won, "programs": list(shown), "called": list(called)}
+    return Trajectory(task, "0/c#0", 9, turns, RewardResult(float(won)), info)
+
+
+def test_what_ran_is_kept_with_its_origin():
+    library = CodeLibrary().learn(episode(f"{COUNT}\nanswer = count('a')", won=False), 0)
+    (program,) = library.show(PLAN).programs
+    assert program.source == COUNT
+    origin = program.origin
+    assert (origin.task_id, origin.scenario, origin.query, origin.policy_version) == ("s_1", "s", "count 1", 5)
+    assert origin.position == 0
+    assert len(CodeLibrary().learn(episode(COUNT, ran=False), 0)) == 0
+    assert len(CodeLibrary().learn(episode("x = 1"), 0)) == 0
+
+
+def test_a_skill_that_is_defined_anew_is_of_the_later_task():
+    library = CodeLibrary(credit="name").learn(episode(COUNT), 0)
+    library = library.learn(episode(COUNT.replace("1", "2"), number=2), 1)
+    (program,) = library.programs.programs
+    assert program.source.endswith("return 2")
+    assert library.used(episode("print(count('b'))", shown=["count"])) == frozenset({1})
+
+
+@pytest.mark.parametrize(
+    ("code", "called", "by_name", "by_trace"),
+    [
+        ("print(count('b'))", ["count"], True, True),
+        ("f = count\nprint(3)", [], True, False),  # named without being called
+        ("getattr(__builtins__, 'x', 0); globals()['count']('b')", ["count"], False, True),
+        (f"{COUNT}\nprint(count('b'))", [], False, False),  # it is not the stored one any more
+        ("print(3)", [], False, False),
+    ],
+)
+def test_use_by_name_and_by_trace(code, called, by_name, by_trace):
+    second = episode(code, shown=["count"], called=called)
+    for credit, expected in (("name", by_name), ("trace", by_trace)):
+        library = CodeLibrary(credit=credit).learn(episode(COUNT), 0)
+        assert library.used(second) == (frozenset({0}) if expected else frozenset())
+        history = library.learn(second, 1).programs.programs[0]
+        if "def " not in code:
+            assert (history.uses, history.successes) == (int(expected), int(expected))
+
+
+def test_a_program_that_was_not_shown_cannot_have_been_used():
+    library = CodeLibrary(credit="name").learn(episode(COUNT), 0)
+    assert library.used(episode("print(count('b'))", shown=[])) == frozenset()
+
+
+def test_retrieval_chooses_in_evaluations_alone():
+    library = CodeLibrary(retrieval=ProgramRetrieval("scenario")).learn(episode(COUNT), 0)
+    assert len(library.show(PLAN).programs) == 1
+    other = EpisodePlan(Task("t_1", "appworld", "train", "f", {"scenario": "t"}), "g", 0)
+    assert library.show(other).programs == ()
+    assert len(CodeLibrary().learn(episode(COUNT), 0).show(other).programs) == 1
