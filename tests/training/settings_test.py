@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[2]
         ({"engine": "http"}, "engine=http needs the address"),
         ({"engine_urls": ("http://a",)}, "engine=embedded has none"),
         ({"engine": "http", "engine_urls": ("http://a",), "choices": True}, "servers cannot sample among choices"),
-        ({"method": "sage"}, "'grpo', 'skillmaster'"),
+        ({"method": "ppo"}, "'grpo', 'sage', 'skillmaster'"),
         ({"group_size": 0}, "'group_size' cannot be 0"),
         ({"clip_low": 1.5}, "'clip_low' cannot be 1.5"),
         ({"probes": 0}, "'probes' cannot be 0"),
