@@ -7,13 +7,16 @@ BIN := $(VENV)/bin
 CODE := sage_jax experiments launch configs tests third_party setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-sglang lint format types base-model editor-model lock install install-test
+.PHONY: help run results test test-slow test-sglang lint format types base-model editor-model lock install install-test
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: install  ## train, evaluate and print the table (CONFIG=configs/x.py:scale, ARGS="--config.seed=1")
 	$(BIN)/python -m experiments.main --config=$(CONFIG) $(ARGS)
+
+results: install  ## rebuild tables and figures of docs/results.md from run folders (ARGS="--runs=DIR")
+	$(BIN)/python -m experiments.results $(ARGS)
 
 test: lint  ## linters and the default test tier
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(ARGS)

@@ -7,6 +7,7 @@ time. Seeds are the unit: games of one seed share a policy, so they are no indep
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from sage_jax.errors import DataError
 from sage_jax.metrics import EvalRow, read_jsonl, read_rows
 from sage_jax.metrics.evaluation import ALL
 
@@ -36,6 +38,8 @@ class SeedRun:
       evals: tag -> rows of eval/<tag>.json.
       metrics: lines of metrics.jsonl.
       git: revision of the code at the latest start.
+      config: resolved configuration of that start.
+      versions: of the packages, at that start.
     """
 
     variant: str
@@ -43,6 +47,8 @@ class SeedRun:
     evals: Mapping[str, Sequence[EvalRow]]
     metrics: Sequence[Mapping[str, Any]]
     git: str | None = None
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,13 +120,20 @@ def read_run(variant: str, seed: int, folder: str | pathlib.Path) -> SeedRun | N
     paths = {tag: folder / "eval" / f"{tag}.json" for tag in (BEFORE, AFTER)}
     if not paths[AFTER].is_file():
         return None
-    metrics, starts = folder / "metrics.jsonl", folder / "starts.jsonl"
+    metrics, starts, config = (folder / name for name in ("metrics.jsonl", "starts.jsonl", "config.json"))
+    start = read_jsonl(starts)[-1] if starts.is_file() else {}
+    try:
+        values = json.loads(config.read_text()) if config.is_file() else {}
+    except ValueError as error:
+        raise DataError(f"{config} is no configuration: {error}") from error
     return SeedRun(
         variant=variant,
         seed=seed,
         evals={tag: read_rows(path) for tag, path in paths.items() if path.is_file()},
         metrics=read_jsonl(metrics) if metrics.is_file() else [],
-        git=read_jsonl(starts)[-1].get("git") if starts.is_file() else None,
+        git=start.get("git"),
+        config=values,
+        versions=start.get("versions", {}),
     )
 
 

@@ -11,6 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from sage_jax.report.sweep import (
+    AFTER,
     CONDITIONS,
     COSTS,
     Cell,
@@ -24,12 +25,6 @@ from sage_jax.report.sweep import (
 
 FIGURE = "success.svg"
 WINDOW = 5
-_UNSEEN = tuple(f"eval/valid_unseen/all/{kind}_skills/success" for kind in ("with", "without"))
-PANELS = (  # (title, metrics of which the first that is there counts, rounds to average over)
-    ("rollouts of training", ("reward/success",), WINDOW),
-    ("unseen rooms, own bank", _UNSEEN, 1),
-    ("unseen rooms, without skills", _UNSEEN[1:], 1),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +70,7 @@ def write_sweep_page(
             variant: {metric: dataclasses.asdict(value) for metric, value in row.items()}
             for variant, row in costs(runs, variants).items()
         },
-        "curves": {text: curves(runs, variants, metrics, window=window) for text, metrics, window in PANELS},
+        "curves": {text: curves(runs, variants, metrics, window=window) for text, metrics, window in panels(runs)},
         "git": sorted({run.git for run in runs if run.git}),
         "planned": [dataclasses.asdict(one) for one in planned],
     }
@@ -83,15 +78,32 @@ def write_sweep_page(
     return page
 
 
+def panels(runs: Sequence[SeedRun]) -> list[tuple[str, tuple[str, ...], int]]:
+    """Returns (title, metrics of which the first that is there counts, rounds to average over) of each panel.
+
+    Evaluations are those of the split whose name comes last: valid_unseen, test.
+    """
+    training = ("rollouts of training", ("reward/success",), WINDOW)
+    splits = {row.split for run in runs for row in run.evals[AFTER]}
+    if not splits:
+        return [training]
+    split = max(splits)
+    names = tuple(f"eval/{split}/all/{kind}_skills/success" for kind in ("with", "without"))
+    return [training, (f"{split}, own bank", names, 1), (f"{split}, without skills", names[1:], 1)]
+
+
 def draw_success(runs: Sequence[SeedRun], variants: Sequence[str], path: pathlib.Path) -> bool:
     """Draws success by round, the band being the seeds' range; returns whether there was anything to draw."""
-    panels = [(text, window, curves(runs, variants, metrics, window=window)) for text, metrics, window in PANELS]
-    panels = [panel for panel in panels if panel[2]]
-    if not panels:
+    found = [
+        (text, window, lines)
+        for text, metrics, window in panels(runs)
+        if (lines := curves(runs, variants, metrics, window=window))
+    ]
+    if not found:
         return False
     with matplotlib.rc_context({"svg.hashsalt": "sweep", "font.size": 8}):
-        figure = Figure(figsize=(3.8 * len(panels) + 1.2, 3.0), layout="constrained")
-        for axes, (text, window, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        figure = Figure(figsize=(3.8 * len(found) + 1.2, 3.0), layout="constrained")
+        for axes, (text, window, lines) in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
             for variant, (steps, mean, low, high) in lines.items():
                 colour = f"C{list(variants).index(variant) % 10}"
                 axes.plot(steps, mean, label=variant, color=colour, marker="." if len(steps) < 30 else None)
