@@ -30,6 +30,7 @@ OUTCOMES = ("success", "score")
 MODES = ("sibling", "literal")  # as in losses.generations, which loads no settings
 FORMATS = ("file", "body")  # as in agents.editor
 RECEIVERS = ("skilled", "all")  # as in losses.paired
+SKILL_FORMS = ("programs", "texts")  # as in methods.libraries
 CHAINS = ("scenario", "family", "similarity")  # as in methods.chains
 MODES_OF_CALLS = ("tools", "react")  # as in agents.tool_agent
 
@@ -168,6 +169,7 @@ class SageSettings(config.Settings):
     skill_bonus: float = setting(1.0, "paid to both sides of a skill that was made and used", low=0)
     no_code_reward: float = setting(-1.0, "reward of a task that a turn without code ended")
     partial_reward: bool = setting(False, "the outcome is the share of tests passed; a bonus needs all of them")
+    skill_form: str = setting("programs", "what a rollout learns: functions, or texts by reviews", choices=SKILL_FORMS)
     skill_credit: str = setting("trace", "use of a program: called and returned, or named", choices=CREDITS)
     program_retrieval: str = setting("scenario", "programs shown in evaluations", choices=tuple(PROGRAM_RETRIEVALS))
     retrieval_ngram: int = setting(3, "words of an n-gram, for ngram", low=1)

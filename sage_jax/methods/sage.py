@@ -19,7 +19,7 @@ import numpy as np
 from sage_jax.agents.episode import Player
 from sage_jax.methods.chains import ChainRollout, Library, make_chains, pay_chain, play_chains
 from sage_jax.methods.grpo import Round, assign_advantages, rollout_metrics
-from sage_jax.methods.libraries import CodeLibrary
+from sage_jax.methods.libraries import CodeLibrary, TextLibrary
 from sage_jax.rewards import SageRewardConfig
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
@@ -69,7 +69,9 @@ def reward_config(settings: RunSettings) -> SageRewardConfig:
 
 
 def training_library(settings: RunSettings) -> Callable[[], Library]:
-    """Returns what makes the empty library of a rollout; it shows all it holds."""
+    """Returns what makes the empty library of a rollout; one of programs shows all it holds."""
+    if settings.sage.skill_form == "texts":
+        return TextLibrary
     return functools.partial(CodeLibrary, credit=settings.sage.skill_credit)
 
 
@@ -80,6 +82,8 @@ def eval_library(settings: RunSettings) -> Callable[[], Library]:
       ConfigError: an embedding model is named whose package is missing.
     """
     own = settings.sage
+    if own.skill_form == "texts":
+        return TextLibrary
     retrieval = ProgramRetrieval(
         method=own.program_retrieval,
         ngram=own.retrieval_ngram,

@@ -210,14 +210,14 @@ def _explanation(record: Record) -> str:
     seeds = sorted({run.seed for run in record.runs})
     return (
         f"Success in percent, mean ± standard deviation over seeds {', '.join(map(str, seeds))}. *As used* shows each "
-        "agent its skills if it has any; gain is after minus before, paired by seed, with the 95 % t interval and the p "
-        "of the exact sign-flip test (at best 2 / 2^n)."
+        "agent its skills if it has any; gain is after minus before, paired by seed, with the 95 % t interval and the "
+        "p of the exact sign-flip test (at best 2 / 2^n)."
     )
 
 
 def _success_table(record: Record) -> list[str]:
     table = [
-        "| split | method | before | after, with its skills | after, without skills | gain as used | each seed as used |",
+        "| split | method | before | after, with its skills | after, without skills | gain as used | each seed |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for split in _splits(record):

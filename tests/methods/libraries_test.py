@@ -1,9 +1,11 @@
 """What a rollout keeps of its code, and what counts as having used it."""
 
+import json
+
 import pytest
 
 from sage_jax.agents.episode import EpisodePlan
-from sage_jax.methods.libraries import CodeLibrary
+from sage_jax.methods.libraries import CodeLibrary, TextLibrary
 from sage_jax.skills.program_retrieval import ProgramRetrieval
 from sage_jax.types import RewardResult, Task, Trajectory, Turn
 
@@ -68,3 +70,60 @@ def test_retrieval_chooses_in_evaluations_alone():
     other = EpisodePlan(Task("t_1", "appworld", "train", "f", {"scenario": "t"}), "g", 0)
     assert library.show(other).programs == ()
     assert len(CodeLibrary().learn(episode(COUNT), 0).show(other).programs) == 1
+
+
+def spoken(*acts: str, review: str = "", shown=(), family="fashion") -> Trajectory:
+    """An episode of an agent that speaks: its acts, its review, and the ids of the skills it was shown."""
+    task = Task("shop/1", "webshop", "train", family)
+    turns = [Turn("act", (1,), (2,), (0.0,), True, 5, info={"text": text}) for text in acts]
+    turns += [Turn("review", (1,), (2,), (0.0,), False, 6, info={"text": review})] if review else []
+    return Trajectory(task, "0/c#0", 9, tuple(turns), RewardResult(1.0), {"success": True, "skills": list(shown)})
+
+
+def proposal(principle: str, category="fashion") -> str:
+    arguments = {"category": category, "title": principle[:9], "principle": principle, "when_to_apply": "to search"}
+    call = {"name": "propose_skill", "arguments": {**arguments, "evidence": "it was found"}}
+    return f"<think> found . </think> <tool_call> {json.dumps(call)} </tool_call>"
+
+
+def test_a_review_writes_what_the_next_task_is_shown():
+    plan = TextLibrary().show(PLAN)
+    assert plan.review
+    assert len(plan.bank) == 0
+    library = TextLibrary().learn(spoken("x", review=proposal("search with options")), 0)
+    (skill,) = library.show(PLAN).bank
+    assert (skill.principle, skill.category) == ("search with options", "fashion")
+    assert len(library) == 1
+    for review in (
+        "",
+        "no call at all",
+        proposal("search with type", category="garden"),
+        proposal("search with options"),
+    ):
+        assert library.learn(spoken("x", review=review), 1) is library
+
+
+def test_a_text_is_used_when_it_was_shown_and_spoken_of():
+    library = TextLibrary().learn(spoken("x", review=proposal("search with options")), 0)
+    (skill,) = library.bank
+    says = "<think> skill : search with options . </think> <action> search[red coat] </action>"
+    assert library.used(spoken("hm", says, shown=[skill.id])) == frozenset({0})
+    assert library.used(spoken("hm", says)) == frozenset()
+    assert library.used(spoken("search with", "options", shown=[skill.id])) == frozenset()  # never in one turn
+    reviewed = spoken("hm", review=proposal("search with options"), shown=[skill.id])
+    assert library.used(reviewed) == frozenset()  # to write of it is not to use it
+
+
+def test_an_updated_text_is_of_the_later_task():
+    library = TextLibrary().learn(spoken("x", review=proposal("search with type")), 0)
+    call = {
+        "skill_id": "search wi",
+        "title": "other",
+        "principle": "search with all",
+        "when_to_apply": "a",
+        "reason": "b",
+    }
+    text = f"<tool_call> {json.dumps({'name': 'update_skill', 'arguments': call})} </tool_call>"
+    library = library.learn(spoken("x", review=text), 1)
+    (skill,) = library.bank
+    assert library.used(spoken("search with all", shown=[skill.id])) == frozenset({1})
