@@ -7,6 +7,8 @@ from configs.common import SCALES
 
 LOCAL: dict[str, Any] = dict(
     habit=0.9,
+    games_valid=20,
+    eval_episodes=120,
     max_steps=14,
     rounds=20,
     tasks_per_round=12,
