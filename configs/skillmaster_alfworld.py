@@ -7,7 +7,7 @@
 
 paper reproduces the ALFWorld column of the paper's main table: 98.7 % success over all families (GRPO: 77.6 %) with
 Qwen2.5-7B-Instruct, 8 tasks x 8 rollouts a step, 300 steps; it needs an SFT start and accelerators.
-local is a twin: generated games (rooms of at most 12 receptacles, 14 steps, a world with habits) and a model of 0.9M
+local is a twin: generated games (rooms of at most 12 receptacles, 10 steps, a world with habits) and a model of 0.9M
 parameters; a skill is about one kind of object, and is shown and probed where that object is looked for.
 """
 
