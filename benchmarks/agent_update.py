@@ -1,6 +1,6 @@
 """The update on agent trajectories, packed here and padded by Tunix and TRL: CPU-seconds on one core, tokens a second.
 
-    python benchmarks/agent_update.py --tunix PYTHON --trl PYTHON --mixes uniform,short,long
+    python -m benchmarks.agent_update --tunix PYTHON --trl PYTHON --mixes uniform,short,long
 
 Episodes of 20 turns and 400 to 3000 tokens, four fifths of them observations (benchmarks/rivals/workload.py); the model
 is that of benchmarks/update.py, strictly on-policy and without a reference. The rivals get the same trajectories in the
@@ -11,10 +11,9 @@ Environments of the rivals: see update.py.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
-from update import run_side
+from benchmarks.sides import run_side
 
 
 def main() -> None:
@@ -37,7 +36,6 @@ def main() -> None:
                 if python:
                     options = ("--steps", str(args.steps), "--core", str(args.core), "--episodes", str(args.episodes))
                     results.append(run_side(python, script, "agent", *options, "--mix", mix))
-                    print(json.dumps(results[-1]), flush=True)
         seconds: dict[str, float] = {}
         for result in results:
             spent = result["cpu_s"]["update"]["best"]

@@ -13,25 +13,11 @@ compilation not counted.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import pathlib
-import subprocess
 import sys
 
-FOLDER = pathlib.Path(__file__).parent / "rivals"
+from benchmarks.sides import run_side
+
 TOKENS = 60 + 24
-
-
-def run_side(python: str, script: str, flags: list[str]) -> dict:
-    """Runs one side; returns what it reports."""
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent.parent)}
-    command = [python, str(FOLDER / script), *flags]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        raise SystemExit(f"{script} failed with exit code {done.returncode}:\n{done.stdout[-2000:]}")
-    return json.loads(lines[-1].removeprefix("RESULT "))
 
 
 def flatness(turns: list[float]) -> tuple[float, float]:
@@ -75,6 +61,7 @@ def main() -> None:
     parser.add_argument("--tunix", default="", help="interpreter that has google-tunix")
     parser.add_argument("--transformers", default="", help="interpreter that has torch and transformers")
     parser.add_argument("--modes", default="keep,sampled,again", help="of the embedded engine")
+    parser.add_argument("--engine", default="", help="its sizes, as in decode_rows=32,prefill_rows=16")
     parser.add_argument("--episodes", type=int, default=32)
     parser.add_argument("--turns", type=int, default=12, help="0 leaves the multi-turn part out")
     parser.add_argument("--batches", default="8,16,32", help="empty leaves the single-turn part out")
@@ -83,15 +70,14 @@ def main() -> None:
     args = parser.parse_args()
     names = ("episodes", "turns", "batches", "repeats", "core")
     flags = [f"--{name}={getattr(args, name)}" for name in names]
-    sides = [(sys.executable, "generate_sage_jax.py", [*flags, f"--mode={mode}"]) for mode in args.modes.split(",")]
+    sides = [
+        (sys.executable, "generate_sage_jax.py", *flags, f"--mode={mode}", f"--engine={args.engine}")
+        for mode in args.modes.split(",")
+    ]
     for python, script in ((args.tunix, "generate_tunix.py"), (args.transformers, "generate_transformers.py")):
         if python:
-            sides.append((python, script, flags))
-    results = []
-    for side in sides:
-        results.append(run_side(*side))
-        print(json.dumps(results[-1]), file=sys.stderr, flush=True)
-    show(results, args.episodes)
+            sides.append((python, script, *flags))
+    show([run_side(*side) for side in sides], args.episodes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A step of GRPO side by side with Tunix 0.1.7 and TRL 1.16: CPU-seconds on one core, peak memory, first step.
 
-    python benchmarks/update.py --tunix PYTHON --trl PYTHON --rounds 2 --steps 5
+    python -m benchmarks.update --tunix PYTHON --trl PYTHON --rounds 2 --steps 5
 
 Each side runs in a process of its own, with the Python of an environment that has it:
 
@@ -15,13 +15,11 @@ Sides alternate, so that what else the machine does meets them all; of each figu
 from __future__ import annotations
 
 import argparse
-import json
-import pathlib
-import subprocess
 import sys
 from typing import Any
 
-HERE = pathlib.Path(__file__).parent / "rivals"
+from benchmarks.sides import run_side
+
 GOALS = (
     # what, sides to beat, factor
     ("reference and update", ("tunix", "trl"), 0.85),
@@ -30,16 +28,6 @@ GOALS = (
     ("peak MB", ("tunix", "trl"), 0.5),
     ("peak MB", ("trl, checkpointing",), 1.0),
 )
-
-
-def run_side(python: str, script: str, *options: str) -> dict[str, Any]:
-    """Runs one side; returns what it measured."""
-    command = [python, str(HERE / script), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    return json.loads(lines[-1].removeprefix("RESULT "))
 
 
 def sides(args: argparse.Namespace) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -103,7 +91,6 @@ def main() -> None:
         for python, script, options in sides(args):
             common = ("grpo", "--steps", str(args.steps), "--core", str(args.core))
             results.append(run_side(python, script, *common, *options))
-            print(json.dumps(results[-1]), flush=True)
     print_table(best(results))
 
 

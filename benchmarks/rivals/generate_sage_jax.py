@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import asyncio
 
-import generation_work as work
+import generation_work as turns
+import workload as work
 
-args = work.arguments(__doc__)
+args = turns.arguments(__doc__)
 
 import jax  # noqa: E402
+from model_sage_jax import MODEL  # noqa: E402
 
-from sage_jax.models import ModelConfig, init_params  # noqa: E402
+import sage_jax  # noqa: E402
+from sage_jax.models import init_params  # noqa: E402
 from sage_jax.rollout import GenerateRequest, SamplingParams  # noqa: E402
 from sage_jax.rollout.embedded import EmbeddedEngine  # noqa: E402
 from sage_jax.rollout.programs import EngineConfig  # noqa: E402
 
-MODEL = ModelConfig(
-    vocab_size=work.VOCAB,
-    hidden_size=work.WIDTH,
-    intermediate_size=work.FFN,
-    num_layers=work.LAYERS,
-    num_heads=work.HEADS,
-    num_kv_heads=work.KV_HEADS,
-    head_dim=work.HEAD_DIM,
-    rope_theta=work.ROPE_THETA,
-    rms_eps=work.RMS_EPS,
-    qkv_bias=True,
-    tie_embeddings=True,
-)
-LONGEST = max((work.OBSERVATION + work.ANSWER) * args.turns, work.PROMPT + work.NEW)
+LONGEST = max((turns.OBSERVATION + turns.ANSWER) * args.turns, turns.PROMPT + turns.NEW)
 SLOTS = max(args.episodes, *map(int, filter(None, f"1,{args.batches}".split(","))))
-CONFIG = EngineConfig(num_slots=SLOTS, max_length=LONGEST, keep_sampled=args.mode == "sampled")
+SIZES = {name: int(value) for name, _, value in (one.partition("=") for one in args.engine.split(",") if one)}
+CONFIG = EngineConfig(num_slots=SLOTS, max_length=LONGEST, keep_sampled=args.mode == "sampled", **SIZES)
 ENGINE = EmbeddedEngine(MODEL, init_params(MODEL, jax.random.key(0)), CONFIG)
 
 
@@ -49,10 +40,10 @@ async def _turn(number: int, ids: list[int], new: int, seed: int) -> list[int]:
 def generate(contexts: list[list[int]], new: int, seed: int) -> list[list[int]]:
     """Takes one turn of every episode."""
 
-    async def turns() -> list[list[int]]:
+    async def play() -> list[list[int]]:
         return await asyncio.gather(*(_turn(number, ids, new, seed) for number, ids in enumerate(contexts)))
 
-    return asyncio.run(turns())
+    return asyncio.run(play())
 
 
 def forget() -> None:
@@ -67,5 +58,7 @@ def forget() -> None:
 
 if __name__ == "__main__":
     ENGINE.warmup()
-    work.report(f"sage_jax {args.mode}", "", work.measure(args, generate, compiled=False, after=forget))
+    work.print_result(
+        f"sage_jax {args.mode}", sage_jax.__version__, **turns.measure(args, generate, compiled=False, after=forget)
+    )
     ENGINE.close()

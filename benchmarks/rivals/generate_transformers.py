@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import generation_work as work
+import generation_work as turns
+import workload as work
 
-args = work.arguments(__doc__)
+args = turns.arguments(__doc__)
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from model_transformers import make_model  # noqa: E402
 
-torch.set_num_threads(1)
-torch.manual_seed(0)
-CONFIG = transformers.Qwen2Config(
-    vocab_size=work.VOCAB,
-    hidden_size=work.WIDTH,
-    intermediate_size=work.FFN,
-    num_hidden_layers=work.LAYERS,
-    num_attention_heads=work.HEADS,
-    num_key_value_heads=work.KV_HEADS,
-    tie_word_embeddings=True,
-    rms_norm_eps=work.RMS_EPS,
-    max_position_embeddings=4096,
-    pad_token_id=work.PAD,
-    eos_token_id=work.EOS,
-    bos_token_id=work.BOS,
-)
-MODEL = transformers.Qwen2ForCausalLM(CONFIG).float().eval()
+MODEL = make_model(0).eval()
 
 
 @torch.no_grad()
@@ -46,4 +32,4 @@ def generate(contexts: list[list[int]], new: int, seed: int) -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    work.report("transformers", transformers.__version__, work.measure(args, generate, compiled=False))
+    work.print_result("transformers", transformers.__version__, **turns.measure(args, generate, compiled=False))

@@ -1,22 +1,17 @@
-"""What every side generates: sizes of the model, prompts, observations. Needs the standard library only.
+"""What every side generates: prompts, turns, observations. Needs the standard library only.
 
-The model is a Qwen2 of 8.0M parameters with random weights. Nothing stops early, so that every side makes the same
-number of tokens.
+The model is that of workload.py. Nothing stops early, so that every side makes the same number of tokens.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
-import sys
 import time
 from collections.abc import Callable
 
-VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN = 8192, 256, 6, 4, 2, 64, 1024
-ROPE_THETA, RMS_EPS = 10_000.0, 1e-6
-PAD, EOS, BOS, FIRST_WORD = 0, 1, 2, 8
+import workload as work
+
 OBSERVATION, ANSWER = 60, 24  # tokens of a turn
 PROMPT, NEW = 128, 128  # tokens of a single-turn request
 
@@ -24,7 +19,7 @@ PROMPT, NEW = 128, 128  # tokens of a single-turn request
 def words(*key: int, count: int) -> list[int]:
     """Returns random ids that follow from the key."""
     rng = random.Random(str(key))
-    return [rng.randrange(FIRST_WORD, VOCAB) for _ in range(count)]
+    return [rng.randrange(work.FIRST_WORD, work.VOCAB) for _ in range(count)]
 
 
 def play(
@@ -71,11 +66,9 @@ def arguments(text: str | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--mode", default="", help="of sage_jax: how it keeps contexts")
+    parser.add_argument("--engine", default="", help="of sage_jax: fields of EngineConfig, as in decode_rows=32")
     args = parser.parse_args()
-    os.sched_setaffinity(0, {args.core})
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+    work.one_core(args.core)
     return args
 
 
@@ -106,9 +99,3 @@ def measure(
             after()
         found["batches"][batch] = min(spent[1 if compiled else 0 :])
     return found
-
-
-def report(side: str, version: str, found: dict) -> None:
-    """Prints the JSON line that benchmarks/rollout.py reads."""
-    print("RESULT " + json.dumps({"side": side, "version": version, **found}))
-    sys.stdout.flush()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import pathlib
-import sys
 import time
 
 import workload as work
@@ -25,36 +23,21 @@ parser.add_argument("--mix", default="uniform")
 parser.add_argument("--trace", default="", help="folder for a profile of the last step")
 args = parser.parse_args()
 work.one_core(args.core)
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+from model_sage_jax import MODEL  # noqa: E402
 
 import sage_jax  # noqa: E402
 from sage_jax.data.packing import Sequence, micro_batches, pack  # noqa: E402
 from sage_jax.losses import group_advantages  # noqa: E402
-from sage_jax.models import ModelConfig, forward, head_weights, init_params  # noqa: E402
+from sage_jax.models import forward, head_weights, init_params  # noqa: E402
 from sage_jax.rollout.embedded import EmbeddedEngine  # noqa: E402
 from sage_jax.rollout.engine import GenerateRequest, SamplingParams  # noqa: E402
 from sage_jax.rollout.programs import EngineConfig  # noqa: E402
 from sage_jax.training.optimizer import OptimizerOptions, make_optimizer  # noqa: E402
 from sage_jax.training.state import TrainState  # noqa: E402
 from sage_jax.training.step import LossOptions, make_update_step, read_metrics  # noqa: E402
-
-MODEL = ModelConfig(
-    vocab_size=work.VOCAB,
-    hidden_size=work.WIDTH,
-    intermediate_size=work.FFN,
-    num_layers=work.LAYERS,
-    num_heads=work.HEADS,
-    num_kv_heads=work.KV_HEADS,
-    head_dim=work.HEAD_DIM,
-    rope_theta=work.ROPE_THETA,
-    qkv_bias=True,
-    tie_embeddings=True,
-    rms_eps=work.RMS_EPS,
-    max_position=4096,
-)
 
 
 def make_update(kl_coef: float):

@@ -18,15 +18,14 @@ parser.add_argument("--episodes", type=int, default=8)
 parser.add_argument("--mix", default="uniform")
 args = parser.parse_args()
 work.one_core(args.core)
-os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
+os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_PROGRESS_BARS="1")
 
 import datasets  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 import trl  # noqa: E402
+from model_transformers import make_model  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
-
-torch.set_num_threads(1)
 
 
 def make_parts(folder: str):
@@ -36,21 +35,7 @@ def make_parts(folder: str):
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="t0", eos_token="t1", bos_token="t2", padding_side="left"
     )
-    config = transformers.Qwen2Config(
-        vocab_size=work.VOCAB,
-        hidden_size=work.WIDTH,
-        intermediate_size=work.FFN,
-        num_hidden_layers=work.LAYERS,
-        num_attention_heads=work.HEADS,
-        num_key_value_heads=work.KV_HEADS,
-        tie_word_embeddings=True,
-        rms_norm_eps=work.RMS_EPS,
-        max_position_embeddings=4096,
-        pad_token_id=work.PAD,
-        eos_token_id=work.EOS,
-        bos_token_id=work.BOS,
-    )
-    transformers.Qwen2ForCausalLM(config).float().save_pretrained(folder)
+    make_model(0).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return transformers.Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer
 

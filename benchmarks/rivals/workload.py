@@ -11,7 +11,6 @@ import os
 import random
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -97,15 +96,19 @@ class Stopwatch:
         self.spent.setdefault(name, []).append(seconds)
 
 
+def print_result(side: str, version: str, **found: Any) -> None:
+    """Prints the JSON line that `benchmarks.sides` reads; the peak memory is of this process."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print("RESULT " + json.dumps({"side": side, "version": version, "peak_rss_mb": peak, **found}), flush=True)
+
+
 def report(side: str, version: str, watch: Stopwatch, **more: Any) -> None:
-    """Prints one JSON line: first, least and median of the later CPU-seconds by name, and the peak memory."""
+    """Prints first, least and median of the later CPU-seconds by name, and the peak memory."""
     times = {
         name: {"first": values[0], "best": min(values[1:] or values), "median": statistics.median(values[1:] or values)}
         for name, values in watch.spent.items()
     }
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print("RESULT " + json.dumps({"side": side, "version": version, "cpu_s": times, "peak_rss_mb": peak, **more}))
-    sys.stdout.flush()
+    print_result(side, version, cpu_s=times, **more)
 
 
 def one_core(core: int) -> None:
@@ -115,3 +118,4 @@ def one_core(core: int) -> None:
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["HF_HUB_OFFLINE"] = "1"
