@@ -49,7 +49,7 @@ def show(results: list[dict], episodes: int) -> None:
                 print(f"{result['side']}: grows by {growth:.1%} of its base a turn; off that line by {off:.0%} at most")
     for batch in first["batches"]:
         print(f"single turn, batch {batch}:", end="")
-        for result in results:
+        for result in (one for one in results if one["batches"]):
             spent = result["batches"][batch]
             print(f"  {result['side']} {spent:.2f} s ({spent / first['batches'][batch]:.2f}x)", end="")
         print()
@@ -70,10 +70,10 @@ def main() -> None:
     args = parser.parse_args()
     names = ("episodes", "turns", "batches", "repeats", "core")
     flags = [f"--{name}={getattr(args, name)}" for name in names]
-    sides = [
-        (sys.executable, "generate_sage_jax.py", *flags, f"--mode={mode}", f"--engine={args.engine}")
-        for mode in args.modes.split(",")
-    ]
+    ours = [f"--mode={mode}" for mode in args.modes.split(",")]
+    sides = [(sys.executable, "generate_sage_jax.py", *flags, f"--engine={args.engine}", mode) for mode in ours]
+    # A request of one turn is the same in every mode.
+    sides[1:] = [(*side, "--batches=") for side in sides[1:]]
     for python, script in ((args.tunix, "generate_tunix.py"), (args.transformers, "generate_transformers.py")):
         if python:
             sides.append((python, script, *flags))

@@ -58,7 +58,5 @@ def forget() -> None:
 
 if __name__ == "__main__":
     ENGINE.warmup()
-    work.print_result(
-        f"sage_jax {args.mode}", sage_jax.__version__, **turns.measure(args, generate, compiled=False, after=forget)
-    )
+    work.print_result(f"sage_jax {args.mode}", sage_jax.__version__, **turns.measure(args, generate, after=forget))
     ENGINE.close()

@@ -32,4 +32,4 @@ def generate(contexts: list[list[int]], new: int, seed: int) -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    work.print_result("transformers", transformers.__version__, **turns.measure(args, generate, compiled=False))
+    work.print_result("transformers", transformers.__version__, **turns.measure(args, generate))

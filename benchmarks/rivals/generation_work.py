@@ -76,26 +76,24 @@ def measure(
     args: argparse.Namespace,
     generate: Callable[[list[list[int]], int, int], list[list[int]]],
     *,
-    compiled: bool,
     after: Callable[[], None] = lambda: None,
 ) -> dict:
     """Runs both parts; returns the least CPU-seconds of each turn and of each batch.
 
     Args:
       args: of `arguments`.
-      generate: the side's.
-      compiled: whether the side compiles at its first call of a shape, so that one more run must come before.
+      generate: the side's, compiled for all shapes that come.
       after: called after every run, untimed.
     """
     runs = []
-    for number in range((args.repeats + compiled) if args.turns else 0):
+    for number in range(args.repeats if args.turns else 0):
         runs.append(play(args.episodes, args.turns, generate, first=1000 * number))
         after()
-    found: dict = {"turns": [min(column) for column in zip(*runs[1 if compiled else 0 :], strict=True)], "batches": {}}
+    found: dict = {"turns": [min(column) for column in zip(*runs, strict=True)], "batches": {}}
     for batch in map(int, filter(None, args.batches.split(","))):
         spent = []
-        for number in range(args.repeats + compiled):
+        for number in range(args.repeats):
             spent.append(single(batch, generate, number))
             after()
-        found["batches"][batch] = min(spent[1 if compiled else 0 :])
+        found["batches"][batch] = min(spent)
     return found

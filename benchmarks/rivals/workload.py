@@ -112,8 +112,13 @@ def report(side: str, version: str, watch: Stopwatch, **more: Any) -> None:
 
 
 def one_core(core: int) -> None:
-    """Pins this process to a core; to be called before a numerical library starts its threads."""
-    os.sched_setaffinity(0, {core})
+    """Pins this process to a core, with one thread; to be called before a numerical library starts its threads.
+
+    Args:
+      core: its number; below 0 leaves the choice to the system, which helps where others work on all cores.
+    """
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
