@@ -7,6 +7,7 @@ Modes: "keep" keeps an episode's slot between turns, "sampled" also the keys of 
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import generation_work as turns
 import workload as work
@@ -23,40 +24,52 @@ from sage_jax.rollout.embedded import EmbeddedEngine  # noqa: E402
 from sage_jax.rollout.programs import EngineConfig  # noqa: E402
 
 LONGEST = max((turns.OBSERVATION + turns.ANSWER) * args.turns, turns.PROMPT + turns.NEW)
-SLOTS = max(args.episodes, *map(int, filter(None, f"1,{args.batches}".split(","))))
 SIZES = {name: int(value) for name, _, value in (one.partition("=") for one in args.engine.split(",") if one)}
-CONFIG = EngineConfig(num_slots=SLOTS, max_length=LONGEST, keep_sampled=args.mode == "sampled", **SIZES)
-ENGINE = EmbeddedEngine(MODEL, init_params(MODEL, jax.random.key(0)), CONFIG)
+PARAMS = init_params(MODEL, jax.random.key(0))
 
 
-async def _turn(number: int, ids: list[int], new: int, seed: int) -> list[int]:
+@functools.cache
+def make_engine(batch: int) -> EmbeddedEngine:
+    """Returns an engine for so many sequences at once, compiled: all of them decode side by side, up to 32."""
+    rows = min(32, -(-batch // 8) * 8)
+    sizes = {"num_slots": batch, "decode_rows": rows, "prefill_rows": max(4, rows // 2), **SIZES}
+    config = EngineConfig(max_length=LONGEST, keep_sampled=args.mode == "sampled", **sizes)
+    engine = EmbeddedEngine(MODEL, PARAMS, config)
+    engine.warmup()
+    return engine
+
+
+async def _turn(engine: EmbeddedEngine, number: int, ids: list[int], new: int, seed: int) -> list[int]:
     request = GenerateRequest(str(number), str(number), tuple(ids), SamplingParams(new, seed=1000 * seed + number))
-    result = await ENGINE.generate(request)
+    result = await engine.generate(request)
     if args.mode == "again":
-        await ENGINE.end_session(str(number))
+        await engine.end_session(str(number))
     return list(result.ids)
 
 
 def generate(contexts: list[list[int]], new: int, seed: int) -> list[list[int]]:
     """Takes one turn of every episode."""
+    engine = make_engine(len(contexts))
 
     async def play() -> list[list[int]]:
-        return await asyncio.gather(*(_turn(number, ids, new, seed) for number, ids in enumerate(contexts)))
+        return await asyncio.gather(*(_turn(engine, number, ids, new, seed) for number, ids in enumerate(contexts)))
 
     return asyncio.run(play())
 
 
-def forget() -> None:
+async def forget() -> None:
     """Ends all episodes."""
+    for batch in BATCHES:
+        for number in range(batch):
+            await make_engine(batch).end_session(str(number))
 
-    async def end() -> None:
-        for number in range(SLOTS):
-            await ENGINE.end_session(str(number))
 
-    asyncio.run(end())
-
+BATCHES = sorted({*([args.episodes] if args.turns else []), *map(int, filter(None, args.batches.split(",")))})
 
 if __name__ == "__main__":
-    ENGINE.warmup()
-    work.print_result(f"sage_jax {args.mode}", sage_jax.__version__, **turns.measure(args, generate, after=forget))
-    ENGINE.close()
+    for size in BATCHES:
+        make_engine(size)
+    found = turns.measure(args, generate, after=lambda: asyncio.run(forget()))
+    for size in BATCHES:
+        make_engine(size).close()
+    work.print_result(f"sage_jax {args.mode}", sage_jax.__version__, **found)
