@@ -13,7 +13,7 @@ from sage_jax.errors import ConfigError
 PAD, UNK, END, USER, ASSISTANT = "<|pad|>", "<|unk|>", "<|end|>", "<|user|>", "<|assistant|>"
 TAGS = ("<think>", "</think>", "<action>", "</action>", "<tool_call>", "</tool_call>")
 _WORD = r"[a-z_]+|[0-9]+|[^\sa-z0-9_]"
-_TEMPLATE = (
+TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|user|>' if message['role'] == 'user' else '<|assistant|>' }}{{ message['content'] }}{{ '<|end|>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
@@ -43,5 +43,5 @@ def build_tokenizer(words: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)  # joins words with spaces
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNK, eos_token=END)
-    fast.chat_template = _TEMPLATE
+    fast.chat_template = TEMPLATE
     return fast

@@ -19,7 +19,7 @@ import jax
 
 from sage_jax.agents.chat import ChatTemplate
 from sage_jax.checkpoints import Checkpointer
-from sage_jax.data import base_corpus, shopping
+from sage_jax.data import base_corpus, code_corpus, shopping
 from sage_jax.data.packing import MicroBatches, Sequence, micro_batches, pack
 from sage_jax.data.sft import conversation_sequence, text_encoder
 from sage_jax.data.word_tokenizer import build_tokenizer
@@ -34,7 +34,8 @@ from sage_jax.training.optimizer import OptimizerOptions, make_optimizer
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import LossOptions, make_update_step, read_metrics
 
-CORPORA = {"household": base_corpus, "shopping": shopping}  # modules with conversations and corpus_words
+# Modules with conversations, and corpus_words or a tokenizer of their own.
+CORPORA = {"code": code_corpus, "household": base_corpus, "shopping": shopping}
 _SHORTEST_ROW = 64  # tokens; shorter rows might never be offered a conversation that fits
 
 
@@ -115,7 +116,7 @@ def train_base_model(settings: BaseModelSettings, work: pathlib.Path, out: pathl
       CheckpointError: `work` holds a run of other settings.
     """
     config = settings.model()
-    tokenizer = build_tokenizer(CORPORA[settings.corpus].corpus_words(), settings.vocab_size)
+    tokenizer = _tokenizer(settings)
     optimizer = make_optimizer(
         OptimizerOptions(
             name="muon",
@@ -149,6 +150,13 @@ def train_base_model(settings: BaseModelSettings, work: pathlib.Path, out: pathl
                     checkpointer.save(step + 1, state, document | {"seconds": seconds + time.monotonic() - started})
     _write(settings, config, state.params, tokenizer, out, values | {"seconds": seconds + time.monotonic() - started})
     return values
+
+
+def _tokenizer(settings: BaseModelSettings):
+    corpus = CORPORA[settings.corpus]
+    if hasattr(corpus, "make_tokenizer"):
+        return corpus.make_tokenizer(settings.vocab_size)
+    return build_tokenizer(corpus.corpus_words(), settings.vocab_size)
 
 
 def _initial_params(settings: BaseModelSettings, config: ModelConfig):

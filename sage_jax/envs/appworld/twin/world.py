@@ -85,10 +85,10 @@ def make_world(options: WorldOptions | None = None) -> World:
             seed = derive_seed(options.seed, "appworld/scenario", split, template.name, number)
             rng = random.Random(seed)
             scenario = f"{seed & 0xFFFFFFF:07x}"
-            person = _person(len(people), rng)
+            person = make_person(len(people), rng)
             people.append(person)
             templates[scenario] = template.name
-            functions = "\n\n".join(part for part in (OPEN, _pages(template), template.functions) if part)
+            functions = solution_functions(template)
             for position, draft in enumerate(template.make(person, rng), start=1):
                 solution = Solution(functions, draft.call)
                 ids.append(f"{scenario}_{position}")
@@ -118,11 +118,14 @@ def _plan(options: WorldOptions) -> dict[str, Sequence[Template]]:
     }
 
 
-def _pages(template: Template) -> str:
-    return PAGES if "all_pages(" in template.functions else ""
+def solution_functions(template: Template, *, pages: bool = True) -> str:
+    """Returns the expert's definitions: the log-in, the reading of pages where it is needed, and the template's own."""
+    parts = [OPEN, PAGES] if pages and "all_pages(" in template.functions else [OPEN]
+    return "\n\n".join([*parts, template.functions])
 
 
-def _person(number: int, rng: random.Random) -> Person:
+def make_person(number: int, rng: random.Random) -> Person:
+    """Returns a person without data; two numbers give two first names."""
     ending, first_name = divmod(number, len(FIRST_NAMES))
     first, last = FIRST_NAMES[first_name] + NAME_ENDINGS[ending], rng.choice(LAST_NAMES)
     return Person(
