@@ -45,15 +45,15 @@ def main(argv: list[str]) -> None:
 
         sys.exit(0 if compile_page.print_report(settings, _TOPOLOGY.value, _MESH.value) else 1)
     from sage_jax import report
-    from sage_jax.training import loop, modes, processes
+    from sage_jax.training import baseline, modes, processes
 
     title = f"{settings.rl.method} on {settings.tasks.benchmark} ({settings.scale})"
     if _MODE.value == "train":
         processes.initialize(_DISTRIBUTED.value)
-        folder = loop.train(settings)
+        folder = baseline.train(settings)
         if not processes.is_first():
             return
-        report.report_run(folder, ("before", "after"), title=title)
+        report.report_run(folder, ("before", baseline.TAG, "after"), title=title)
         print(f"report: {report.write_report(folder)}")
     elif _MODE.value == "eval":
         print(f"wrote {modes.evaluate_run(settings, _TAG.value)}")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 
 from sage_jax import config
-from sage_jax.benchmarks import BENCHMARKS, Benchmark
+from sage_jax.benchmarks import BENCHMARKS, GROUPS, Benchmark
 from sage_jax.benchmarks.alfworld import AlfworldSettings
+from sage_jax.benchmarks.appworld import AppworldSettings
+from sage_jax.benchmarks.base import plays_code
 from sage_jax.benchmarks.gaia import GaiaSettings
 from sage_jax.benchmarks.webshop import WebshopSettings
 from sage_jax.benchmarks.webwalker import WebwalkerSettings
@@ -163,6 +165,7 @@ class OptimizerSettings(config.Settings):
 class SageSettings(config.Settings):
     """SAGE: chains of tasks with a library of the rollout's own; `tasks_per_round` counts chains."""
 
+    baseline: bool = setting(False, "first train GRPO without a library, for the table", free=True)
     chain_length: int = setting(2, "N, tasks of a training chain", low=1)
     chain_by: str = setting("scenario", "what the tasks of a chain have in common", choices=CHAINS)
     chain_reward: str = setting("skill", "reward of a task: with the bonus, outcome, chain mean", choices=REWARDS)
@@ -274,6 +277,7 @@ class RunSettings(config.RunConfig):
     tasks: TaskSettings = dataclasses.field(default_factory=TaskSettings)
     alfworld: AlfworldSettings = dataclasses.field(default_factory=AlfworldSettings)
     webshop: WebshopSettings = dataclasses.field(default_factory=WebshopSettings)
+    appworld: AppworldSettings = dataclasses.field(default_factory=AppworldSettings)
     gaia: GaiaSettings = dataclasses.field(default_factory=GaiaSettings)
     webwalker: WebwalkerSettings = dataclasses.field(default_factory=WebwalkerSettings)
     agent: AgentSettings = dataclasses.field(default_factory=AgentSettings)
@@ -311,10 +315,19 @@ class RunSettings(config.RunConfig):
                 f"paired_coef={self.credit.paired_coef} with paired_share=0: without rollouts that are shown no skills "
                 "there is nothing to compare with; use 0.5"
             )
+        if self.sage.baseline and self.rl.method != "sage":
+            raise config.ConfigError(f"baseline=True with method={self.rl.method!r}: it is SAGE's; drop one")
         if self.rl.method == "skillr1":
             self._check_skill_r1()
         if self.engine.engine == "http" and self.agent.choices:
             raise config.ConfigError("choices=True with engine='http': servers cannot sample among choices; drop one")
+        if plays_code(self.open_benchmark()):
+            self._check_code()
+        elif self.rl.method == "sage" and self.sage.skill_form == "programs":
+            raise config.ConfigError(
+                f"skill_form='programs' with benchmark={self.tasks.benchmark!r}: programs need a shell; use appworld, "
+                "or skill_form='texts'"
+            )
         splits = self.open_benchmark().splits
         for split in self.evaluation.eval_splits:
             if split not in splits:
@@ -322,6 +335,22 @@ class RunSettings(config.RunConfig):
                     f"eval_splits contains {split!r}: expected some of {', '.join(splits)} "
                     f"with benchmark={self.tasks.benchmark!r}"
                 )
+
+    def _check_code(self) -> None:
+        if self.rl.method not in ("grpo", "sage"):
+            raise config.ConfigError(
+                f"method={self.rl.method!r} with benchmark={self.tasks.benchmark!r}: actions are code; use grpo or sage"
+            )
+        if self.agent.context != "chat":
+            raise config.ConfigError(
+                f"context={self.agent.context!r} with benchmark={self.tasks.benchmark!r}: a shell keeps its names, "
+                "and the agent its context; use context='chat'"
+            )
+        if self.sage.partial_reward and self.appworld.app_judge != "always":
+            raise config.ConfigError(
+                f"partial_reward=True with app_judge={self.appworld.app_judge!r}: tests are run when a task is "
+                "completed; use app_judge='always'"
+            )
 
     def _check_skill_r1(self) -> None:
         own, task = self.skillr1, self.task
@@ -354,7 +383,7 @@ class RunSettings(config.RunConfig):
     def open_benchmark(self) -> Benchmark:
         """Returns the benchmark with this run's options; nothing is loaded yet."""
         tasks = self.tasks
+        own = getattr(self, GROUPS.get(tasks.benchmark, tasks.benchmark))
         return BENCHMARKS[tasks.benchmark](
-            getattr(self, tasks.benchmark), source=tasks.source, cache=cache_folder(tasks.cache),
-            processes=max(tasks.env_workers, 1),
-        )  # fmt: skip
+            own, source=tasks.source, cache=cache_folder(tasks.cache), processes=max(tasks.env_workers, 1)
+        )

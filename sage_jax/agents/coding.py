@@ -20,13 +20,12 @@ from sage_jax.skills.programs import TRACE_QUERY, Loading, load_programs, traced
 
 
 class CodePlayer(Player):
-    """Plays plans whose environment is a shell (`envs.base.ShellEnvironment`).
+    """Plays plans whose environment is a shell (`envs.base.ShellEnvironment`)."""
 
-    Attributes:
-      guide: whether the first message says how to work in the shell; small models were trained without it.
-    """
-
-    guide = False
+    def __init__(self, *args: Any, guide: bool = False, **options: Any) -> None:
+        """As `Player`; `guide`: the first message says how to work in the shell (small models do without)."""
+        super().__init__(*args, **options)
+        self.guide = guide
 
     def episode(self, plan: EpisodePlan, name: str) -> CodeEpisode:
         """Returns what plays one plan."""

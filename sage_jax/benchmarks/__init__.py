@@ -1,6 +1,6 @@
 """What a run must know of a benchmark: its tasks, environments, expert and configuration keys."""
 
 from sage_jax.benchmarks.base import Benchmark
-from sage_jax.benchmarks.registry import BENCHMARKS
+from sage_jax.benchmarks.registry import BENCHMARKS, GROUPS
 
-__all__ = ["BENCHMARKS", "Benchmark"]
+__all__ = ["BENCHMARKS", "GROUPS", "Benchmark"]

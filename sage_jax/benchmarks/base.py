@@ -24,6 +24,9 @@ class Benchmark(Protocol):
 
     Attributes:
       splits: what an evaluation may name.
+
+    One whose actions are code in a shell has `code = True` (`plays_code`): its environments are
+    `envs.base.ShellEnvironment`s and its expert is a `data.code_episodes.Coder`.
     """
 
     splits: tuple[str, ...]
@@ -56,3 +59,8 @@ class Benchmark(Protocol):
           family: of the task.
           rng: of the expert's own choices.
         """
+
+
+def plays_code(benchmark: Benchmark) -> bool:
+    """Whether actions are code in a shell."""
+    return getattr(benchmark, "code", False)

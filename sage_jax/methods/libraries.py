@@ -1,4 +1,4 @@
-"""What a rollout of a chain learns into: a library of programs (the paper's), or a bank of texts."""
+"""What a rollout of a chain learns into: a library of programs (the paper's), a bank of texts, or nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,26 @@ from sage_jax.skills import Provenance, SkillBank, apply_edit
 from sage_jax.skills.program_retrieval import Embedder, ProgramRetrieval, retrieve_programs
 from sage_jax.skills.programs import Origin, ProgramLibrary, extract_programs, named_uses
 from sage_jax.types import Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class NoLibrary:
+    """Learns and shows nothing."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def show(self, plan: EpisodePlan) -> EpisodePlan:
+        """Returns the plan."""
+        return plan
+
+    def learn(self, trajectory: Trajectory, position: int) -> NoLibrary:
+        """Returns itself."""
+        return self
+
+    def used(self, trajectory: Trajectory) -> frozenset[int]:
+        """Returns nothing."""
+        return frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

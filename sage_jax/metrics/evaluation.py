@@ -14,6 +14,10 @@ from collections.abc import Iterable, Sequence
 from sage_jax.errors import DataError
 
 ALL = "all"
+METRICS_OF_A_ROW = (
+    "success", "score", "wilson_low", "wilson_high", "steps", "tokens", "n", "failed",
+    "scenario_success", "scenarios", "use_rate", "used_success", "library",
+)  # fmt: skip
 Z_95 = 1.959963984540054
 
 
@@ -29,6 +33,9 @@ class EpisodeOutcome:
       score: the environment's own score in [0, 1]; None where it knows nothing between solved (1) and not (0).
       steps: environment steps.
       tokens: generated tokens.
+      scenario: the scenario of the task, "" where tasks come alone.
+      used: whether a skill that was shown was used; None when none was shown, or it is not known.
+      library: size of the library at the end of its chain; None without one.
     """
 
     split: str
@@ -38,6 +45,9 @@ class EpisodeOutcome:
     steps: int
     tokens: int
     score: float | None = None
+    scenario: str = ""
+    used: bool | None = None
+    library: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +66,11 @@ class EvalRow:
       steps: mean environment steps; None when n is 0.
       tokens: mean generated tokens; None when n is 0.
       score: mean score in [0, 1]; None when n is 0.
+      scenario_success: share of scenarios whose tasks were all solved (SGC); None without scenarios.
+      scenarios: scenarios all of whose tasks have an outcome.
+      use_rate: share that used a skill, of the episodes that were shown one; None when none was.
+      used_success: share solved, of those that used one.
+      library: mean size of the libraries; None without one.
     """
 
     split: str
@@ -69,6 +84,11 @@ class EvalRow:
     steps: float | None
     tokens: float | None
     score: float | None = None
+    scenario_success: float | None = None
+    scenarios: int | None = None
+    use_rate: float | None = None
+    used_success: float | None = None
+    library: float | None = None
 
 
 def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
@@ -120,7 +140,35 @@ def _row(split: str, retrieval: bool, family: str, episodes: Sequence[EpisodeOut
         steps=sum(episode.steps for episode in done) / n if n else None,
         tokens=sum(episode.tokens for episode in done) / n if n else None,
         score=sum(_score(episode) for episode in done) / n if n else None,
+        **_scenarios(episodes),
+        **_use(done),
     )
+
+
+def _scenarios(episodes: Sequence[EpisodeOutcome]) -> dict[str, float | int | None]:
+    """Returns the values of scenarios; one with a lost task counts nowhere."""
+    found: dict[str, list[EpisodeOutcome]] = {}
+    for episode in episodes:
+        if episode.scenario:
+            found.setdefault(episode.scenario, []).append(episode)
+    whole = [tasks for tasks in found.values() if all(task.success is not None for task in tasks)]
+    solved = [all(task.success for task in tasks) for tasks in whole]
+    sizes = [task.library for tasks in whole for task in tasks[:1] if task.library is not None]
+    return {
+        "scenario_success": _share(solved),
+        "scenarios": len(whole) if found else None,
+        "library": sum(sizes) / len(sizes) if sizes else None,
+    }
+
+
+def _use(done: Sequence[EpisodeOutcome]) -> dict[str, float | None]:
+    shown = [episode for episode in done if episode.used is not None]
+    using = [bool(episode.success) for episode in shown if episode.used]
+    return {"use_rate": len(using) / len(shown) if shown else None, "used_success": _share(using)}
+
+
+def _share(values: Sequence[bool]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _score(episode: EpisodeOutcome) -> float:
@@ -132,7 +180,7 @@ def metrics_of(rows: Iterable[EvalRow]) -> dict[str, float]:
     values: dict[str, float] = {}
     for row in rows:
         prefix = f"eval/{row.split}/{row.family}/{'with' if row.retrieval else 'without'}_skills"
-        for name in ("success", "score", "wilson_low", "wilson_high", "steps", "tokens", "n", "failed"):
+        for name in METRICS_OF_A_ROW:
             value = getattr(row, name)
             if value is not None:
                 values[f"{prefix}/{name}"] = float(value)

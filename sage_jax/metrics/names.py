@@ -140,6 +140,11 @@ METRICS: tuple[Metric, ...] = (
             ("tokens", "tokens", "mean generated tokens of an episode"),
             ("n", "episodes", "episodes with an outcome"),
             ("failed", "episodes", "episodes without an outcome (infrastructure)"),
+            ("scenario_success", "share", "scenarios whose tasks were all solved (SGC)"),
+            ("scenarios", "scenarios", "scenarios all of whose tasks have an outcome"),
+            ("use_rate", "share", "episodes that used a skill, of those that were shown one"),
+            ("used_success", "share", "episodes that solved their task, of those that used a skill"),
+            ("library", "skills", "mean size of a library at the end of its chain"),
         )
     ),
 )

@@ -55,7 +55,11 @@ def column_title(column: tuple[str, bool]) -> str:
 
 
 def cell_text(row: EvalRow | None) -> tuple[str, str]:
-    """Returns the two lines of a cell: success with its 95 % interval, then steps and tokens."""
+    """Returns the two lines of a cell: success with its 95 % interval, then steps and tokens.
+
+    Of scenarios the first also has the share solved as a whole (SGC), and the second how often a skill that was shown
+    was used, with the success of those episodes in brackets.
+    """
     if row is None:
         return "-", ""
     failed = f", {row.failed} failed" if row.failed else ""
@@ -64,7 +68,13 @@ def cell_text(row: EvalRow | None) -> tuple[str, str]:
     success = f"{100 * row.success:.0f} % ({100 * row.wilson_low:.0f}-{100 * row.wilson_high:.0f})"
     if row.score is not None and abs(row.score - row.success) > 1e-9:  # an environment that pays for parts
         success += f", score {100 * row.score:.0f}"
-    return success, f"{row.steps:.1f} steps, {row.tokens:.0f} tok{failed}"
+    if row.scenario_success is not None:
+        success += f", SGC {100 * row.scenario_success:.0f}"
+    costs = f"{row.steps:.1f} steps, {row.tokens:.0f} tok{failed}"
+    if row.use_rate is not None:
+        costs += f", used {100 * row.use_rate:.0f} %"
+        costs += "" if row.used_success is None else f" ({100 * row.used_success:.0f})"
+    return success, costs
 
 
 def rich_tables(evals: Mapping[str, Sequence[EvalRow]], title: str = "") -> list[rich.table.Table]:

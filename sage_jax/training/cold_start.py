@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sage_jax.agents.chat import ChatTemplate
+from sage_jax.benchmarks.base import plays_code
+from sage_jax.data.code_episodes import code_episodes
 from sage_jax.data.expert_episodes import expert_episodes
 from sage_jax.data.packing import PackedBatch, Sequence, micro_batches, pack
 from sage_jax.data.sft import Message, conversation_sequence, text_encoder
@@ -80,14 +82,20 @@ def _expert_batches(session: Session, rows: int) -> tuple[int, Iterator[PackedBa
 async def _collect(session: Session) -> PackedBatch:
     """Returns the expert episodes, packed; those longer than a row are left out."""
     settings = session.settings
-    conversations = await expert_episodes(
-        session.pool,
-        session.tasks["train"],
-        settings.sft.sft_episodes,
-        session.benchmark.demonstrator,
-        seed=settings.seed,
-        max_steps=settings.agent.max_steps,
-    )
+    benchmark, train, count = session.benchmark, session.tasks["train"], settings.sft.sft_episodes
+    if plays_code(benchmark):
+        conversations = await code_episodes(
+            session.pool, train, count, benchmark.demonstrator, seed=settings.seed, guide=settings.appworld.app_guide
+        )
+    else:
+        conversations = await expert_episodes(
+            session.pool,
+            train,
+            count,
+            benchmark.demonstrator,
+            seed=settings.seed,
+            max_steps=settings.agent.max_steps,
+        )
     player, limit = session.player, settings.engine.row_length
     sequences = [
         conversation_sequence(messages, player.encode, player.template, number)

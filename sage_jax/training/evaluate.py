@@ -15,6 +15,7 @@ from sage_jax.metrics.progress import show_progress
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
+from sage_jax.training.evaluate_chains import evaluate_chains, has_scenarios
 from sage_jax.types import Task, Trajectory
 
 
@@ -36,7 +37,7 @@ def choose_games(tasks: Sequence[Task], count: int) -> list[Task]:
 async def evaluate(
     player: Player, settings: RunSettings, tasks: Mapping[str, Sequence[Task]], bank: SkillBank
 ) -> tuple[list[EpisodeOutcome], list[Trajectory]]:
-    """Plays every game once with the bank (if it has skills) and once without it.
+    """Plays every game once with the bank (if it has skills) and once without it; scenarios as `evaluate_chains` does.
 
     The bank is never changed. Each episode's seed depends on its game alone, so the result does not depend on the
     order or the number of episodes at one time.
@@ -47,6 +48,8 @@ async def evaluate(
       tasks: games of each split.
       bank: skills to retrieve from.
     """
+    if has_scenarios(tasks):
+        return await evaluate_chains(player, settings, tasks)
     plans, kinds = [], []
     for split, games in tasks.items():
         for retrieval in (True, False) if len(bank) else (False,):

@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import optax
 
+from sage_jax.agents.coding import CodePlayer
 from sage_jax.agents.editor import Editor, EditorOptions
 from sage_jax.agents.episode import AgentOptions, Player
 from sage_jax.agents.tool_agent import ToolAgent, ToolAgentOptions
 from sage_jax.benchmarks import Benchmark
-from sage_jax.benchmarks.base import TRAIN, Progress
+from sage_jax.benchmarks.base import TRAIN, Progress, plays_code
 from sage_jax.data.editor_corpus import SEED_SKILL
 from sage_jax.data.sft import text_encoder
 from sage_jax.data.tasks import cache_folder
@@ -312,9 +313,10 @@ def make_player(settings: RunSettings, engine: Engine, pool: EnvPool, tokenizer:
     free = dict.fromkeys(("not_admissible", "truncated", "no_action", "no_think", "empty", "repetition"), 0.0)
     shaping = ActShaping() if settings.rl.act_shaping else ActShaping(**free)
     outcome = OutcomeConfig(kind=settings.rl.outcome, scale=settings.rl.reward_scale)
-    return Player(
-        engine, pool, tokenizer, options, encode=encode, retrieval=retrieval, shaping=shaping, outcome=outcome
-    )
+    kind = Player
+    if plays_code(settings.open_benchmark()):
+        kind = functools.partial(CodePlayer, guide=settings.appworld.app_guide)
+    return kind(engine, pool, tokenizer, options, encode=encode, retrieval=retrieval, shaping=shaping, outcome=outcome)
 
 
 def make_skill_player(

@@ -38,6 +38,7 @@ class AppworldFactory:
       recycle_episodes: episodes after which a server is replaced.
       recycle_rss_mb: resident memory above which it is replaced.
       timeout_s: longest time one request may take.
+      text_chars: most characters of an observation.
       evaluate: "done", judge when the agent completes the task; "always", judge after every step (partial credit).
     """
 
@@ -49,11 +50,12 @@ class AppworldFactory:
     recycle_episodes: int = 50
     recycle_rss_mb: int = 600
     timeout_s: float = 60.0
+    text_chars: int = 4000
     evaluate: str = "done"
     _shared: _Shared | None = dataclasses.field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("servers", "memory_mb", "recycle_episodes", "recycle_rss_mb", "timeout_s"):
+        for name in ("servers", "memory_mb", "recycle_episodes", "recycle_rss_mb", "timeout_s", "text_chars"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"AppworldFactory {name} is {getattr(self, name)}, expected a number above 0")
         if self.evaluate not in EVALUATE:
@@ -200,7 +202,7 @@ class AppworldEnv:
             won = completed and verdict["success"]
             info |= {"passed": verdict["passed"], "total": verdict["total"]}
         self._over = completed
-        return StepResult(text, (), float(won), completed, won, info)
+        return StepResult(cut(text, self._settings.text_chars), (), float(won), completed, won, info)
 
     def run(self, code: str) -> tuple[bool, str]:
         """Runs code of ours in the agent's shell (`ShellEnvironment`).
@@ -255,6 +257,11 @@ class AppworldEnv:
             self._server.close()
             self._server = None
             self._shared.server_gone()
+
+
+def cut(text: str, most: int) -> str:
+    """Returns a text of at most `most` characters, and how many more there are."""
+    return text if len(text) <= most else f"{text[:most]}\n[{len(text) - most} more characters]"
 
 
 def _rss_mb(pid: int) -> float:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from sage_jax.envs.appworld.env import EVALUATE, cut
 from sage_jax.envs.appworld.lite import apps
 from sage_jax.envs.appworld.lite.state import State
 from sage_jax.envs.appworld.twin.base import TwinTask
@@ -21,7 +22,6 @@ from sage_jax.sandbox.interpreter import Interpreter
 from sage_jax.types import Task
 
 BENCHMARK = "appworld_lite"
-EVALUATE = ("done", "always")
 
 
 @functools.lru_cache(maxsize=4)
@@ -153,7 +153,7 @@ class AppworldLiteEnv:
             won = completed and all(tests.values())
             info |= {"passed": sum(tests.values()), "total": len(tests)}
         self._over = completed
-        return StepResult(self._cut(shown), (), float(won), completed, won, info)
+        return StepResult(cut(shown, self._settings.text_chars), (), float(won), completed, won, info)
 
     def run(self, code: str) -> tuple[bool, str]:
         """Runs code of ours in the agent's shell (`ShellEnvironment`).
@@ -192,7 +192,3 @@ class AppworldLiteEnv:
 
     def _expert_info(self) -> dict[str, Any]:
         return {} if self._expert is None else {"expert_action": self._expert[0] if self._expert else None}
-
-    def _cut(self, text: str) -> str:
-        most = self._settings.text_chars
-        return text if len(text) <= most else f"{text[:most]}\n[{len(text) - most} more characters]"
