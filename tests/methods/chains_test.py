@@ -19,7 +19,7 @@ from sage_jax.rewards import SageRewardConfig
 from sage_jax.settings import RunSettings
 from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
 
-SETTINGS = to_dataclass({"method": "sage", "advantage": "mean", "group_stats": "episodes", "gamma": 1.0}, RunSettings)
+SETTINGS = to_dataclass({"advantage": "mean", "group_stats": "episodes", "gamma": 1.0}, RunSettings)
 FIRST = frozenset({0})
 NOBODY = frozenset()
 

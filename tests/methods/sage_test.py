@@ -35,6 +35,7 @@ class Coder:
 @pytest.fixture
 def run():
     values = {"method": "sage", "advantage": "mean", "group_stats": "episodes", "group_size": 2}
+    values |= {"benchmark": "appworld_lite", "eval_splits": ("test_normal",)}
     return to_dataclass(values, RunSettings)
 
 
