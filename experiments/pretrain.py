@@ -16,6 +16,8 @@ _CORPUS = flags.DEFINE_enum("corpus", BaseModelSettings.corpus, sorted(CORPORA),
 _UPDATES = flags.DEFINE_integer("updates", BaseModelSettings.updates, "Optimizer steps.", lower_bound=1)
 _SHORT = flags.DEFINE_integer("short_rows", BaseModelSettings.short_rows, "Longest conversation at first, in tokens.")
 _LONG = flags.DEFINE_integer("long_rows", BaseModelSettings.long_rows, "Longest conversation later, in tokens.")
+_START = flags.DEFINE_string("start", BaseModelSettings.start, "Model folder to go on from; empty is none.")
+_RATE = flags.DEFINE_float("learning_rate", BaseModelSettings.learning_rate, "Peak learning rate.", lower_bound=0.0)
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of initialisation and corpus.")
 
 
@@ -30,6 +32,8 @@ def main(argv: list[str]) -> None:
         updates=_UPDATES.value,
         short_rows=_SHORT.value,
         long_rows=_LONG.value,
+        learning_rate=_RATE.value,
+        start=_START.value,
         seed=_SEED.value,
     )
     values = train_base_model(settings, pathlib.Path(_WORK.value), pathlib.Path(_OUT.value))

@@ -34,6 +34,8 @@ FORMATS = ("file", "body")  # as in agents.editor
 RECEIVERS = ("skilled", "all")  # as in losses.paired
 SKILL_FORMS = ("programs", "texts")  # as in methods.libraries
 CHAINS = ("scenario", "family", "similarity")  # as in methods.chains
+TASK_LLMS = ("follower", "endpoint", "policy")
+TOOL_BENCHMARKS = ("gaia", "webwalker")  # a task is a question with tools; elsewhere it is an episode of actions
 MODES_OF_CALLS = ("tools", "react")  # as in agents.tool_agent
 
 
@@ -204,7 +206,8 @@ class SkillR1Settings(config.Settings):
 class TaskLlmSettings(config.Settings):
     """The frozen task LLM of Skill-R1."""
 
-    task_llm: str = setting("follower", "an endpoint, or the local scale's program", choices=("follower", "endpoint"))
+    task_llm: str = setting("follower", "a program, an endpoint, or a frozen policy in this process", choices=TASK_LLMS)
+    task_policy: str = setting("", "model folder of task_llm=policy; empty is the policy's own, before training")
     task_slip: float = setting(0.05, "follower: chance to overlook a step in a turn", low=0, high=1)
     task_url: str = setting("", "base address of an OpenAI-compatible endpoint, .../v1", free=True)
     task_model: str = setting("", "name of the model there")
@@ -363,12 +366,17 @@ class RunSettings(config.RunConfig):
                 f"task_llm={task.task_llm!r} with task_url={task.task_url!r} and task_model={task.task_model!r}: "
                 "an endpoint needs both, and the follower neither"
             )
-        if self.tasks.benchmark not in ("gaia", "webwalker"):
+        if task.task_llm != "policy" and self.tasks.benchmark not in TOOL_BENCHMARKS:
             raise config.ConfigError(
-                f"method='skillr1' with benchmark={self.tasks.benchmark!r}: the task LLM plays by tool calls; "
-                "use gaia or webwalker"
+                f"method='skillr1' with benchmark={self.tasks.benchmark!r} and task_llm={task.task_llm!r}: a task "
+                "there is an episode of actions, which a frozen policy plays; use task_llm='policy'"
             )
-        if task.task_judge and (task.task_llm == "follower" or self.tasks.benchmark != "webwalker"):
+        if task.task_llm == "policy" and self.engine.engine != "embedded":
+            raise config.ConfigError(
+                f"task_llm='policy' with engine={self.engine.engine!r}: servers hold the weights that are trained; use "
+                "engine='embedded', or serve the frozen model and use task_llm='endpoint'"
+            )
+        if task.task_judge and (task.task_llm != "endpoint" or self.tasks.benchmark != "webwalker"):
             raise config.ConfigError(
                 f"task_judge=True with task_llm={task.task_llm!r} and benchmark={self.tasks.benchmark!r}: "
                 "an endpoint judges WebWalkerQA's answers; GAIA has rules of its own"

@@ -6,6 +6,7 @@ grammar of actions, goal following and copying. A conversation is a list of `dat
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections import Counter
@@ -41,7 +42,10 @@ class Stall:
             kinds = len(twin.DEPARTMENTS[departments[place]].types)
             period, first = len(departments) * kinds, place + len(departments) * rng.randrange(kinds)
             numbers |= set(range(first, _COUNT, period)[:each])
-        self.products = [twin.make_product(number, _COUNT, seed) for number in sorted(numbers)]
+        # Ids are drawn anew: were they the catalogue's, a model would learn them by heart and not to copy them.
+        ids = (twin.make_asin(place, _COUNT) for place in rng.sample(range(_COUNT), len(numbers)))
+        products = [twin.make_product(number, _COUNT, seed) for number in sorted(numbers)]
+        self.products = [dataclasses.replace(product, asin=asin) for product, asin in zip(products, ids, strict=True)]
         self._words = [Counter(words(product.document)) for product in self.products]
         self._rarity = Counter(word for counts in self._words for word in counts)
         self._goals = np.array(

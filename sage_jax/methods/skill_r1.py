@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from sage_jax.agents.editor import Attempt, Editor, Written
+from sage_jax.agents.episode_agent import EpisodeAgent
 from sage_jax.agents.tool_agent import TaskRollout, ToolAgent
 from sage_jax.errors import ConfigError, EngineError
 from sage_jax.losses import generation_advantages
@@ -32,6 +33,8 @@ from sage_jax.losses.generations import MODES
 from sage_jax.seeding import derive_seed
 from sage_jax.skills.folders import SkillFile
 from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
+
+TaskAgent = ToolAgent | EpisodeAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +125,7 @@ class Evolution:
 
 async def evolve_all(
     editor: Editor,
-    agent: ToolAgent,
+    agent: TaskAgent,
     tasks: Sequence[Task],
     seed_skill: Callable[[Task], SkillFile],
     options: SkillR1Options,
@@ -155,10 +158,10 @@ async def evolve_all(
 
 
 async def evolve(
-    editor: Editor, agent: ToolAgent, task: Task, seed_skill: SkillFile, options: SkillR1Options, *, seed: int, key: str
+    editor: Editor, agent: TaskAgent, task: Task, seed_skill: SkillFile, options: SkillR1Options, *, seed: int, key: str
 ) -> Evolution:
     """Evolves a skill for one task. A generation in which no skill could be written ends it early."""
-    question = str(task.payload.get("question", task.id))
+    question = str(task.payload.get("question") or task.payload.get("instruction") or task.id)
 
     async def play(skill: SkillFile, generation: int) -> tuple[TaskRollout, ...]:
         seeds = [derive_seed(seed, "skill-r1/rollout", key, generation, k) for k in range(options.rollouts)]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from sage_jax.agents.editor import Editor
-from sage_jax.agents.tool_agent import TaskRollout, ToolAgent
+from sage_jax.agents.tool_agent import TaskRollout
 from sage_jax.methods import skill_r1
 from sage_jax.methods.grpo import Round
 from sage_jax.methods.skill_r1 import Evolution, SkillR1Options
@@ -33,7 +33,7 @@ class SkillR1Player:
     """
 
     editor: Editor
-    agent: ToolAgent
+    agent: skill_r1.TaskAgent
     settings: RunSettings
     folder: pathlib.Path
     seeds: SkillFolder

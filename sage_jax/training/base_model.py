@@ -51,6 +51,7 @@ class BaseModelSettings:
       learning_rate: peak, with Muon's update scaled to AdamW's.
       seed: of the initialisation and of the corpus.
       save_every: updates between checkpoints.
+      start: model folder to go on from, of the same sizes; empty starts from nothing.
     """
 
     corpus: str = "household"
@@ -66,6 +67,7 @@ class BaseModelSettings:
     num_layers: int = 4
     seed: int = 0
     save_every: int = 200
+    start: str = ""
 
     def __post_init__(self) -> None:
         """Raises ConfigError for an unknown corpus and for sizes that give no update."""
@@ -160,6 +162,14 @@ def _tokenizer(settings: BaseModelSettings):
 
 
 def _initial_params(settings: BaseModelSettings, config: ModelConfig):
+    if settings.start:
+        found, params = hf.load(pathlib.Path(settings.start))
+        if found.vocab_size != config.vocab_size or found.hidden_size != config.hidden_size:
+            raise ConfigError(
+                f"start={settings.start!r}: a vocabulary of {found.vocab_size} and width {found.hidden_size} where "
+                f"{config.vocab_size} and {config.hidden_size} are wanted"
+            )
+        return params
     params = init_params(config, jax_key(settings.seed, "base_model_init"))
     params = add_previous_token_heads(params, config, kv_head=0, offsets=(1, 2))
     return add_previous_token_heads(params, config, kv_head=1, offsets=(3, 4))

@@ -17,6 +17,7 @@ import optax
 from sage_jax.agents.coding import CodePlayer
 from sage_jax.agents.editor import Editor, EditorOptions
 from sage_jax.agents.episode import AgentOptions, Player
+from sage_jax.agents.episode_agent import EpisodeAgent
 from sage_jax.agents.tool_agent import ToolAgent, ToolAgentOptions
 from sage_jax.benchmarks import Benchmark
 from sage_jax.benchmarks.base import TRAIN, Progress, plays_code
@@ -36,8 +37,10 @@ from sage_jax.models.sharding import make_mesh, param_shardings, parse_mesh
 from sage_jax.models.transformer import abstract_params, forward, head_weights, logical_axes
 from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.rollout import Engine
+from sage_jax.rollout.engine_llm import EngineLlm
+from sage_jax.rollout.task_llm import Budget, TaskLlm
 from sage_jax.seeding import jax_key
-from sage_jax.settings import RunSettings
+from sage_jax.settings import TOOL_BENCHMARKS, RunSettings
 from sage_jax.skills import RetrievalConfig, SkillBank, SkillFolder, load_bank, load_folder
 from sage_jax.training.engines import open_engine, open_task_llm
 from sage_jax.training.optimizer import make_optimizer, make_schedule, rl_options
@@ -328,7 +331,7 @@ def make_skill_player(
     stack: contextlib.ExitStack,
     runner: asyncio.Runner,
 ) -> SkillR1Player | None:
-    """Returns what Skill-R1 plays with, None for other methods; `stack` closes its task LLM.
+    """Returns what Skill-R1 plays with, None for other methods; `stack` closes its task LLM or frozen policy.
 
     Raises:
       ConfigError: the endpoint's key is missing, or a size does not fit.
@@ -340,17 +343,6 @@ def make_skill_player(
     seeds = load_folder(own.seed_skills) if own.seed_skills else SkillFolder().put(SEED_SKILL)
     if not len(seeds):
         raise ConfigError(f"seed_skills={own.seed_skills!r} holds no skill (NAME/SKILL.md)")
-    llm = open_task_llm(settings, folder)
-    stack.callback(lambda: runner.run(llm.close()))
-    tool_options = ToolAgentOptions(
-        mode=settings.task.task_mode,
-        max_steps=agent.max_steps,
-        max_tokens=settings.task.task_reply_tokens,
-        episode_tokens=settings.task.task_episode_tokens,
-        old_chars=0 if settings.task.task_llm == "follower" else ToolAgentOptions.old_chars,
-        temperature=settings.task.task_temperature,
-        timeout_s=agent.episode_timeout_s,
-    )
     editor_options = EditorOptions(
         format=own.skill_format,
         history_tokens=own.history_tokens,
@@ -361,11 +353,46 @@ def make_skill_player(
     )
     return SkillR1Player(
         editor=Editor(engine, tokenizer, editor_options, encode=text_encoder(tokenizer)),
-        agent=ToolAgent(llm, pool, tool_options, judge=llm if settings.task.task_judge else None),
+        agent=make_task_agent(settings, pool, folder, stack, runner),
         settings=settings,
         folder=folder,
         seeds=seeds,
     )
+
+
+def make_task_agent(
+    settings: RunSettings, pool: EnvPool, folder: pathlib.Path, stack: contextlib.ExitStack, runner: asyncio.Runner
+) -> ToolAgent | EpisodeAgent:
+    """Returns who plays the tasks of Skill-R1: a task LLM with tools, or a frozen policy where tasks are episodes.
+
+    Raises:
+      ConfigError: the endpoint's key or the frozen policy's folder is missing.
+    """
+    task, agent = settings.task, settings.agent
+    if task.task_llm == "policy":
+        frozen = dataclasses.replace(
+            settings, policy=dataclasses.replace(settings.policy, model=task.task_policy or settings.policy.model)
+        )
+        model, params = load_policy(frozen)
+        engine = stack.enter_context(contextlib.closing(open_engine(frozen, folder, model, whole_arrays(params))))
+        tokenizer = load_tokenizer(pathlib.Path(frozen.policy.model))
+        if settings.tasks.benchmark not in TOOL_BENCHMARKS:
+            player = make_player(frozen, engine, pool, tokenizer, text_encoder(tokenizer))
+            return EpisodeAgent(player, temperature=task.task_temperature)
+        llm: TaskLlm = EngineLlm(engine, tokenizer, Budget(task.task_calls, task.task_tokens, task.task_money))
+    else:
+        llm = open_task_llm(settings, folder)
+        stack.callback(lambda: runner.run(llm.close()))
+    options = ToolAgentOptions(
+        mode=task.task_mode,
+        max_steps=agent.max_steps,
+        max_tokens=task.task_reply_tokens,
+        episode_tokens=task.task_episode_tokens,
+        old_chars=0 if task.task_llm == "follower" else ToolAgentOptions.old_chars,
+        temperature=task.task_temperature,
+        timeout_s=agent.episode_timeout_s,
+    )
+    return ToolAgent(llm, pool, options, judge=llm if task.task_judge else None)
 
 
 def loss_options(settings: RunSettings) -> LossOptions:

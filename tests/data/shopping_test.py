@@ -123,3 +123,14 @@ def test_exercises_come_first_and_stay(done):
 def test_the_corpus_is_a_function_of_the_seed():
     for make in (*EXERCISES, shopping_trace):
         assert make(random.Random(5)) == make(random.Random(5)) != make(random.Random(6))
+
+
+def test_a_products_id_says_nothing_of_its_kind():
+    stalls = [Stall(random.Random(seed), types=2, each=6) for seed in range(60)]
+    by_kind: dict[str, set[str]] = {}
+    for stall in stalls:
+        assert len({product.asin for product in stall.products}) == len(stall.products)
+        for product in stall.products:
+            by_kind.setdefault(product.query, set()).add(product.asin)
+    most = max(by_kind.values(), key=len)
+    assert len(most) > 12  # a kind has six products in a stall: with the catalogue's ids there would be six

@@ -90,6 +90,17 @@ def test_a_finished_run_is_not_trained_again(whole, tmp_path):
     assert json.loads((tmp_path / "card.json").read_text())["metrics"]["sft/loss"] == values["sft/loss"]
 
 
+def test_a_run_may_go_on_from_a_model(whole, tmp_path):
+    _, out, _ = whole
+    onward = dataclasses.replace(TINY, updates=1, learning_rate=1e-9, start=str(out))
+    train_base_model(onward, tmp_path / "work", tmp_path / "out")
+    (_, before), (_, after) = hf.load(out), hf.load(tmp_path / "out")
+    moved = [float(np.abs(a - b).max()) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)]
+    assert 0 < max(moved) < 1e-6
+    with pytest.raises(ConfigError, match=r"start=.*vocabulary of 384.*where 400"):
+        train_base_model(dataclasses.replace(onward, vocab_size=400), tmp_path / "other", tmp_path / "out")
+
+
 def test_a_folder_of_other_settings_is_refused(whole, tmp_path):
     work, _, _ = whole
     with pytest.raises(CheckpointError, match="learning_rate was 0.003 and is 0.1"):
