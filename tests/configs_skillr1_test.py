@@ -49,7 +49,12 @@ def test_conditions_are_overrides():
         ({"generation_mode": "literal"}, "siblings=4.*use 1"),
         ({"task_llm": "endpoint"}, "an endpoint needs both"),
         ({"task_url": "http://x/v1", "task_model": "m"}, "the follower neither"),
-        ({"benchmark": "alfworld", "eval_splits": ("valid_seen",)}, "use gaia or webwalker"),
+        ({"benchmark": "alfworld", "eval_splits": ("valid_seen",)}, "use task_llm='policy'"),
+        (
+            {"task_llm": "policy", "engine": "http", "engine_urls": ("http://a",)},
+            "servers hold the weights that are trained",
+        ),
+        ({"task_llm": "policy", "task_judge": True}, "an endpoint judges WebWalkerQA"),
         ({"benchmark": "gaia"}, "set benchmark='webwalker'"),
         ({"task_judge": True}, "an endpoint judges WebWalkerQA"),
         ({"sft_episodes": 3}, "an editor has no expert episodes"),
