@@ -15,5 +15,5 @@ OWN = dict(method="grpo")
 
 def get_config(arg: str = ""):
     """Returns the config of a scale, with typed overrides: "smoke,seed=3"."""
-    own = {scale: OWN | dict(tasks_per_round=count) for scale, count in (("local", 16), ("smoke", 4), ("paper", 48))}
+    own = {scale: OWN | dict(tasks_per_round=count) for scale, count in (("local", 12), ("smoke", 4), ("paper", 48))}
     return make_config(arg, "grpo_appworld", own)

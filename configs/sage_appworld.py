@@ -16,7 +16,7 @@ expert conversations (experiments/collect_experts.py) in `sft_data`.
 from configs.appworld_common import make_config
 
 OWN = dict(method="sage", chain_length=2, chain_by="scenario")
-LOCAL = OWN | dict(tasks_per_round=8, baseline=True)
+LOCAL = OWN | dict(tasks_per_round=6, baseline=True)
 SMOKE = OWN | dict(tasks_per_round=2, baseline=True)
 PAPER = OWN | dict(tasks_per_round=24, sft_data="data/appworld_experts.jsonl")  # 24 chains x 2 tasks x 8 rollouts
 
