@@ -23,7 +23,7 @@ from sage_jax.envs.alfworld.translation import Translation, translate, translati
 from sage_jax.errors import ConfigError, DataError
 from sage_jax.seeding import derive_seed
 
-VERSION = 2  # raise when the same options would give other games: caches of older versions are then left alone
+VERSION = 3  # raise when the same options would give other games: caches of older versions are then left alone
 SPLITS = ("train", "valid_seen", "valid_unseen")
 _ATTEMPTS = 200
 _NEEDS = {
@@ -78,10 +78,10 @@ class GameOptions:
         if not 0 <= self.habit <= 1:
             raise ConfigError(f"habit={self.habit}: a share lies between 0 and 1")
 
-    def usual_places(self) -> tuple[str, ...]:
-        """Returns the receptacle classes in the order in which the people of this world fill them."""
+    def usual_places(self, thing: str) -> tuple[str, ...]:
+        """Returns the receptacle classes in the order in which the people of this world put an object of a class."""
         places = list(rooms.RECEPTACLE_CLASSES)
-        random.Random(derive_seed(self.seed, "alfworld/usual_places")).shuffle(places)
+        random.Random(derive_seed(self.seed, "alfworld/usual_places", thing)).shuffle(places)
         return tuple(places)
 
     def scenes(self, split: str) -> tuple[int, ...]:

@@ -71,8 +71,8 @@ class LayoutOptions(Protocol):
     def habit(self) -> float:
         """Share of the objects that lie in the first class of `usual_places` that may hold them."""
 
-    def usual_places(self) -> tuple[str, ...]:
-        """Returns the receptacle classes in the order in which the people of this world fill them."""
+    def usual_places(self, thing: str) -> tuple[str, ...]:
+        """Returns the receptacle classes in the order in which the people of this world put an object of a class."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ def draw_layout(rng: random.Random, room: rooms.Room, goal: Goal, options: Layou
     if not starts:
         return None
     for _ in range(copies):
-        _place(rng, objects, goal.thing, _usual(rng, starts, options))
+        _place(rng, objects, goal.thing, _usual(rng, goal.thing, starts, options))
     if goal.lamp:
         hosts = [r for r in receptacles if rooms.receptacle_class(r) in rooms.LAMP_HOSTS[goal.lamp]]
         if not hosts:
@@ -112,7 +112,7 @@ def draw_layout(rng: random.Random, room: rooms.Room, goal: Goal, options: Layou
         thing = rng.choice(others)
         hosts = [r for r in receptacles if thing in rooms.may_hold(rooms.receptacle_class(r))]
         if hosts:
-            _place(rng, objects, thing, _usual(rng, hosts, options))
+            _place(rng, objects, thing, _usual(rng, thing, hosts, options))
     agent = "loc|0|0|0|30"
     while agent in receptacles.values():
         agent = f"loc|{rng.randint(-40, 40)}|{rng.randint(-40, 40)}|0|30"
@@ -141,11 +141,11 @@ def _choose_receptacles(rng: random.Random, room: rooms.Room, goal: Goal, limit:
     return {name: room.receptacles[name] for name in sorted(chosen)}
 
 
-def _usual(rng: random.Random, hosts: list[str], options: LayoutOptions) -> list[str]:
-    """Returns the hosts of the class that people prefer among `hosts`, or all of them where they had no habit."""
+def _usual(rng: random.Random, thing: str, hosts: list[str], options: LayoutOptions) -> list[str]:
+    """Returns those of `hosts` where people put a thing of this class first, or all where they had no habit."""
     if not options.habit or rng.random() >= options.habit:
         return hosts
-    order = options.usual_places()
+    order = options.usual_places(thing)
     best = min((rooms.receptacle_class(host) for host in hosts), key=order.index)
     return [host for host in hosts if rooms.receptacle_class(host) == best]
 
