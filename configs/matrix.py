@@ -5,14 +5,17 @@
     python -m experiments.main --config=configs/matrix.py:method=grpo,env=gaia,rounds=5       # other keys behind them
 
 Methods: grpo, skillmaster (arXiv 2605.08693), sage (2512.17102), skillr1 (2605.09359). Environments: alfworld, webshop,
-webwalker, gaia. Cells that a paper has are the paper's config at that scale; its `:paper` scale is in the config of
-its own name. What the others need to exist at all:
+appworld, webwalker, gaia; appworld is AppWorld lite at these scales (benchmark=appworld takes the engine). Cells that
+a paper has are the paper's config at that scale; its `:paper` scale is in the config of its own name.
+What the others need to exist at all:
 
 - sage where no code is run: skills are texts. After each task of a chain the agent reviews it with one edit, and the
   next task of the chain (of its family: ALFWorld's six, WebShop's departments, GAIA's levels, WebWalker's kinds) is
   shown them.
 - skillr1 where tasks are no questions with tools: a frozen copy of the base model plays the episodes under the skill
   (`task_llm=policy`), and the editor is the same base model, trained. Also on GAIA, which has no follower.
+- skillmaster on appworld: the bank's texts stand above the task, beside no programs; the review follows the last turn
+  of code. skillr1 there: the frozen policy writes the code.
 - grpo, skillmaster and sage on webwalker and gaia: the policy calls the tools itself, as actions `visit_page[Courses]`.
   No small base model was trained to read pages, so these cells show that the parts fit; there is nothing to expect of
   their success (0 %) until `model` names one that can read.
@@ -22,8 +25,11 @@ from typing import Any
 
 from configs import (
     alfworld_common,
+    appworld_common,
     grpo_alfworld,
+    grpo_appworld,
     grpo_webshop,
+    sage_appworld,
     skillmaster_alfworld,
     skillmaster_webshop,
     skillr1_webwalker,
@@ -44,6 +50,7 @@ _FEW = dict(eval_episodes=4)
 ENVIRONMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "alfworld": {"local": alfworld_common.LOCAL, "smoke": alfworld_common.SMOKE},
     "webshop": {"local": webshop_common.LOCAL, "smoke": webshop_common.SMOKE},
+    "appworld": {"local": appworld_common.LOCAL, "smoke": appworld_common.SMOKE},
     "webwalker": {
         "local": alfworld_common.LOCAL | _WEBWALKER | dict(sites_train=30, sites_test=10),
         "smoke": alfworld_common.SMOKE | _WEBWALKER | _FEW | dict(sites_train=2, sites_test=1),
@@ -53,6 +60,7 @@ ENVIRONMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "smoke": alfworld_common.SMOKE | _GAIA | _FEW | dict(worlds_train=2, worlds_test=1),
     },
 }
+_SKILLMASTER = dict(method="skillmaster", retrieval="template", mutate="train", utility=True)
 _SAGE = dict(
     method="sage",
     skill_form="texts",
@@ -84,10 +92,7 @@ _SKILLR1 = dict(
 )
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "grpo": dict.fromkeys(SCALES, dict(method="grpo", retrieval="none", mutate="never", utility=False)),
-    "skillmaster": {
-        "local": dict(method="skillmaster", probes=2),
-        "smoke": dict(method="skillmaster", probes=1),
-    },
+    "skillmaster": {"local": _SKILLMASTER | dict(probes=2), "smoke": _SKILLMASTER | dict(probes=1)},
     "sage": dict.fromkeys(SCALES, _SAGE),
     "skillr1": {
         "local": _SKILLR1 | dict(tasks_per_round=6, rounds=12),
@@ -98,6 +103,8 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 PAPERS = {
     ("grpo", "alfworld"): grpo_alfworld,
     ("grpo", "webshop"): grpo_webshop,
+    ("grpo", "appworld"): grpo_appworld,
+    ("sage", "appworld"): sage_appworld,
     ("skillmaster", "alfworld"): skillmaster_alfworld,
     ("skillmaster", "webshop"): skillmaster_webshop,
     ("skillr1", "webwalker"): skillr1_webwalker,

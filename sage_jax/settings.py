@@ -340,10 +340,6 @@ class RunSettings(config.RunConfig):
                 )
 
     def _check_code(self) -> None:
-        if self.rl.method not in ("grpo", "sage"):
-            raise config.ConfigError(
-                f"method={self.rl.method!r} with benchmark={self.tasks.benchmark!r}: actions are code; use grpo or sage"
-            )
         if self.agent.context != "chat":
             raise config.ConfigError(
                 f"context={self.agent.context!r} with benchmark={self.tasks.benchmark!r}: a shell keeps its names, "

@@ -52,7 +52,6 @@ def test_the_papers_scale_is_checked_without_weights(capsys):
 @pytest.mark.parametrize(
     ("arg", "message"),
     [
-        ("local,method=skillmaster,baseline=False", "use grpo or sage"),
         ("local,context=steps", "use context='chat'"),
         ("local,benchmark=alfworld,eval_splits=valid_seen", "use appworld"),
         ("local,partial_reward=True", "app_judge='always'"),

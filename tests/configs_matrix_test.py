@@ -30,7 +30,8 @@ def load(arg: str, **values) -> RunSettings:
 def test_every_cell_is_a_config_of_its_own(method, env):
     for scale in matrix.SCALES:
         settings = load(f"{scale},method={method},env={env},seed=3")
-        assert (settings.rl.method, settings.tasks.benchmark, settings.scale) == (method, env, scale)
+        benchmark = "appworld_lite" if env == "appworld" else env
+        assert (settings.rl.method, settings.tasks.benchmark, settings.scale) == (method, benchmark, scale)
         assert settings.seed == 3
         assert settings.run_dir == f"runs/matrix/{settings.name}"
         assert settings.name == f"{method}_{env}" + ("_smoke" if scale == "smoke" else "")
@@ -92,7 +93,10 @@ def test_cells_that_no_paper_has_run_with_a_tiny_model(method, tmp_path, tiny_fo
 @pytest.mark.parametrize(("method", "env"), CELLS)
 def test_every_cell_runs_at_smoke(method, env, tmp_path, tiny_cache, monkeypatch):
     monkeypatch.chdir(ROOT)  # models are named relative to the checkout
-    lines = finished(load(f"smoke,method={method},env={env}", run_dir=str(tmp_path), cache=str(tiny_cache)))
+    settings = load(f"smoke,method={method},env={env}", run_dir=str(tmp_path), cache=str(tiny_cache))
+    if not pathlib.Path(settings.policy.model).is_dir():
+        pytest.skip(f"{settings.policy.model} is not there: docs/base_model.md tells how to make it")
+    lines = finished(settings)
     assert len(lines) == 2
     for line in lines:
         assert line["status/ok"] + line.get("status/truncated", 0) > 0

@@ -43,6 +43,7 @@ class CodeEpisode(Episode):
         self._called: frozenset[str] = frozenset()
 
     async def _prepare(self) -> None:
+        await super()._prepare()
         if self._plan.programs:
             self._loading = await load_programs(self._plan.programs, self._run, credit=self._plan.credit)
 
@@ -50,7 +51,7 @@ class CodeEpisode(Episode):
         return await self._player.pool.run(self.name, code)
 
     def _opening(self, text: str) -> str:
-        return code_opening(text, self._loading.loaded, guide=self._guide)
+        return super()._opening(code_opening(text, self._loading.loaded, guide=self._guide))
 
     def _parse(self, output: str, *, truncated: bool, admissible: tuple[str, ...]) -> ActParse:
         return parse_code(output, truncated=truncated)

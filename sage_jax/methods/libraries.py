@@ -36,6 +36,28 @@ class NoLibrary:
 
 
 @dataclasses.dataclass(frozen=True)
+class FixedBank:
+    """A bank of texts that every task is shown and none changes: SkillMaster's, in evaluations by scenario."""
+
+    bank: SkillBank
+
+    def __len__(self) -> int:
+        return len(self.bank)
+
+    def show(self, plan: EpisodePlan) -> EpisodePlan:
+        """Returns the plan with the bank to retrieve from."""
+        return dataclasses.replace(plan, bank=self.bank)
+
+    def learn(self, trajectory: Trajectory, position: int) -> FixedBank:
+        """Learns nothing."""
+        return self
+
+    def used(self, trajectory: Trajectory) -> frozenset[int]:
+        """Returns nothing: no task of the chain wrote what was shown."""
+        return frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
 class CodeLibrary:
     """Functions that the agent's code defined and that ran (`methods.chains.Library`).
 

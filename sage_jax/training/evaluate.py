@@ -15,7 +15,7 @@ from sage_jax.metrics.progress import show_progress
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
-from sage_jax.training.evaluate_chains import evaluate_chains, has_scenarios
+from sage_jax.training.evaluate_chains import evaluate_chains, family_chains, has_scenarios
 from sage_jax.types import Task, Trajectory
 
 
@@ -39,6 +39,8 @@ async def evaluate(
 ) -> tuple[list[EpisodeOutcome], list[Trajectory]]:
     """Plays every game once with the bank (if it has skills) and once without it; scenarios as `evaluate_chains` does.
 
+    With method sage the tasks of a family are played in chains, each with a library that its own tasks write.
+
     The bank is never changed. Each episode's seed depends on its game alone, so the result does not depend on the
     order or the number of episodes at one time.
 
@@ -49,7 +51,11 @@ async def evaluate(
       bank: skills to retrieve from.
     """
     if has_scenarios(tasks):
-        return await evaluate_chains(player, settings, tasks)
+        return await evaluate_chains(player, settings, tasks, bank)
+    if settings.rl.method == "sage":  # texts: a bank of a chain's own, as in training
+        count, length = settings.evaluation.eval_episodes, settings.sage.chain_length
+        chains = {split: family_chains(choose_games(games, count), length) for split, games in tasks.items()}
+        return await evaluate_chains(player, settings, tasks, chains=chains)
     plans, kinds = [], []
     for split, games in tasks.items():
         for retrieval in (True, False) if len(bank) else (False,):

@@ -5,16 +5,18 @@ TGC is the share of tasks solved, SGC the share of scenarios whose tasks were al
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from sage_jax.agents.episode import Player
 from sage_jax.methods.chains import Chain, ChainRollout, Library, link_of, play_chains
-from sage_jax.methods.libraries import NoLibrary
+from sage_jax.methods.libraries import FixedBank, NoLibrary
 from sage_jax.methods.sage import eval_library
 from sage_jax.metrics.evaluation import EpisodeOutcome
 from sage_jax.metrics.progress import show_progress
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
+from sage_jax.skills import SkillBank
 from sage_jax.types import Task, Trajectory
 
 
@@ -48,10 +50,27 @@ def scenario_chains(tasks: Sequence[Task], count: int) -> list[Chain]:
     return [chains[number] for number in sorted(chosen)]
 
 
+def family_chains(tasks: Sequence[Task], length: int) -> list[Chain]:
+    """Returns the tasks of each family, in their order, as chains of `length`; the last of a family may be shorter."""
+    families: dict[str, list[Task]] = {}
+    for task in tasks:
+        families.setdefault(task.family, []).append(task)
+    return [
+        Chain(f"{family}~{start}", tuple(found[start : start + length]))
+        for family, found in families.items()
+        for start in range(0, len(found), length)
+    ]
+
+
 async def evaluate_chains(
-    player: Player, settings: RunSettings, tasks: Mapping[str, Sequence[Task]]
+    player: Player,
+    settings: RunSettings,
+    tasks: Mapping[str, Sequence[Task]],
+    bank: SkillBank | None = None,
+    *,
+    chains: Mapping[str, Sequence[Chain]] | None = None,
 ) -> tuple[list[EpisodeOutcome], list[Trajectory]]:
-    """Plays every task once without a library, and with method sage once with one.
+    """Plays every task once without a library, and once with one: of its own with method sage, else the run's bank.
 
     The library is empty at the start of each scenario. A retrieval that looks beyond the scenario finds the skills of
     all earlier scenarios: then the whole split is one chain, and its tasks are played one after another.
@@ -60,22 +79,29 @@ async def evaluate_chains(
       player: plays on the weights to evaluate.
       settings: the run's.
       tasks: of each split.
+      bank: skills of a run that has a bank.
+      chains: how the tasks are chained; scenarios by default.
     """
+    sage = settings.rl.method == "sage"
     makers: list[tuple[bool, Callable[[], Library]]] = [(False, NoLibrary)]
-    if settings.rl.method == "sage":
+    if sage:
         makers.insert(0, (True, eval_library(settings)))
-    chosen = {split: scenario_chains(games, settings.evaluation.eval_episodes) for split, games in tasks.items()}
+    elif bank:
+        makers.insert(0, (True, functools.partial(FixedBank, bank)))
+    count = settings.evaluation.eval_episodes
+    chosen = chains or {split: scenario_chains(games, count) for split, games in tasks.items()}
     count = len(makers) * sum(len(chain.tasks) for chains in chosen.values() for chain in chains)
     outcomes: list[EpisodeOutcome] = []
     played: list[Trajectory] = []
     with show_progress("evaluation", count) as progress:
-        for split, chains in chosen.items():
+        programs = sage and settings.sage.skill_form == "programs"
+        for split, parts in chosen.items():
             for retrieval, library in makers:
-                beyond = retrieval and settings.sage.program_retrieval != "scenario"
-                whole = [Chain(split, tuple(task for chain in chains for task in chain.tasks))]
+                beyond = retrieval and programs and settings.sage.program_retrieval != "scenario"
+                whole = [Chain(split, tuple(task for chain in parts for task in chain.tasks))]
                 rollouts = await play_chains(
                     player,
-                    whole if beyond else chains,
+                    whole if beyond else parts,
                     library,
                     members=1,
                     group=f"eval/{split}/{'with' if retrieval else 'without'}",
@@ -86,12 +112,12 @@ async def evaluate_chains(
                     done=lambda trajectory: progress.advance(),
                 )
                 for rollout in rollouts:
-                    outcomes += _outcomes(split, retrieval, rollout)
+                    outcomes += _outcomes(split, retrieval, rollout, sage)
                     played += rollout.trajectories
     return outcomes, played
 
 
-def _outcomes(split: str, retrieval: bool, rollout: ChainRollout) -> list[EpisodeOutcome]:
+def _outcomes(split: str, retrieval: bool, rollout: ChainRollout, sage: bool) -> list[EpisodeOutcome]:
     return [
         EpisodeOutcome(
             split=split,
@@ -101,9 +127,9 @@ def _outcomes(split: str, retrieval: bool, rollout: ChainRollout) -> list[Episod
             steps=trajectory.info["steps"],
             tokens=trajectory.info["tokens"],
             score=trajectory.info["score"],
-            scenario=link_of(trajectory.task, "scenario"),
-            used=bool(used) if trajectory.info.get("programs") else None,
-            library=len(rollout.library) if retrieval else None,
+            scenario=str(trajectory.task.payload.get("scenario", "")),
+            used=bool(used) if sage and (trajectory.info.get("programs") or trajectory.info.get("skills")) else None,
+            library=len(rollout.library) if retrieval and sage else None,
         )
         for trajectory, used in zip(rollout.trajectories, rollout.used, strict=True)
     ]

@@ -14,7 +14,7 @@ from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import SandboxError
 from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.sandbox import choose_backend
-from sage_jax.skills import RetrievalConfig
+from sage_jax.skills import RetrievalConfig, SkillBank
 from sage_jax.skills.programs import Program
 from sage_jax.testing.engines import ScriptedEngine
 from sage_jax.types import Status
@@ -88,7 +88,7 @@ def lite_task():
 def play(pool, lite_task, chatml_tokenizer):
     """Returns (what the model says turn by turn, programs, credit) -> (trajectory, prompts)."""
 
-    def run(script, programs=None, credit="trace", task=lite_task, **options):
+    def run(script, programs=None, credit="trace", task=lite_task, bank=None, **options):
         engine = ScriptedEngine(chatml_tokenizer, script, max_length=20000)
         player = CodePlayer(
             engine,
@@ -100,7 +100,7 @@ def play(pool, lite_task, chatml_tokenizer):
             shaping=FREE,
             outcome=OutcomeConfig(scale=1.0),
         )
-        plan = EpisodePlan(task, "g", 3, programs=programs, credit=credit)
+        plan = EpisodePlan(task, "g", 3, bank=bank, programs=programs, credit=credit)
         (trajectory,) = asyncio.run(player.play_all([plan], concurrency=1))
         assert not engine.sessions
         return trajectory, [chatml_tokenizer.decode(turn.prompt_ids) for turn in trajectory.turns]
@@ -159,3 +159,10 @@ def test_an_episode_that_runs_out_of_steps(play):
     trajectory, _ = play([code_text("x = three()")] * 2, [GOOD], max_steps=2)
     assert trajectory.reward.status is Status.TRUNCATED
     assert trajectory.info["called"] == ["three"]
+
+
+def test_skills_in_words_stand_above_the_task(play):
+    bank = SkillBank().add(category="general", title="docs first", principle="read the documents")
+    trajectory, prompts = play(["<action>\nx = 1\n</action>", "no code"], bank=bank)
+    assert "skill docs first : read the documents ." in prompts[0]
+    assert trajectory.info["skills"] == [skill.id for skill in bank]

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from sage_jax.agents.episode import EpisodePlan
-from sage_jax.methods.libraries import CodeLibrary, TextLibrary
+from sage_jax.methods.libraries import CodeLibrary, FixedBank, TextLibrary
+from sage_jax.skills import SkillBank
 from sage_jax.skills.program_retrieval import ProgramRetrieval
 from sage_jax.types import RewardResult, Task, Trajectory, Turn
 
@@ -127,3 +128,13 @@ def test_an_updated_text_is_of_the_later_task():
     library = library.learn(spoken("x", review=text), 1)
     (skill,) = library.bank
     assert library.used(spoken("search with all", shown=[skill.id])) == frozenset({1})
+
+
+def test_a_fixed_bank_is_shown_and_stays():
+    bank = SkillBank().add(category="general", title="a", principle="search with options")
+    library = FixedBank(bank)
+    plan = library.show(PLAN)
+    assert (plan.bank, plan.review, len(library)) == (bank, False, 1)
+    taught = spoken("search with options", review=proposal("search with type"), shown=[skill.id for skill in bank])
+    assert library.learn(taught, 0) is library
+    assert library.used(taught) == frozenset()

@@ -11,7 +11,7 @@ from sage_jax.report.tables import cell_text
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.training.evaluate import evaluate
-from sage_jax.training.evaluate_chains import has_scenarios, scenario_chains
+from sage_jax.training.evaluate_chains import family_chains, has_scenarios, scenario_chains
 from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
 
 DEFINE = "def solve_it():\n    return 1\nprint(solve_it())"
@@ -119,3 +119,20 @@ def test_the_seeds_of_an_evaluation_do_not_depend_on_its_size():
     seeds = {plan.task.id: plan.seed for plan in play()[0].plans}
     fewer = {plan.task.id: plan.seed for plan in play(tasks=TASKS[3:])[0].plans}
     assert fewer.items() <= seeds.items()
+
+
+def test_a_run_with_a_bank_shows_it_in_its_scenarios():
+    bank, coder = SkillBank().add(category="general", title="a", principle="read the documents"), Coder()
+    run = settings(method="skillmaster")
+    outcomes, _ = asyncio.run(evaluate(coder, run, {"test_normal": TASKS}, bank))
+    assert [plan.bank for plan in coder.plans] == [bank] * len(TASKS) + [None] * len(TASKS)
+    assert [outcome.retrieval for outcome in outcomes] == [True] * len(TASKS) + [False] * len(TASKS)
+    assert {outcome.used for outcome in outcomes} == {outcome.library for outcome in outcomes} == {None}
+
+
+def test_families_are_cut_into_chains():
+    tasks = [Task(f"t{i}", "alfworld", "valid", "ab"[i % 2]) for i in range(7)]
+    chains = family_chains(tasks, 2)
+    assert [(chain.key, [task.id for task in chain.tasks]) for chain in chains] == [
+        ("a~0", ["t0", "t2"]), ("a~2", ["t4", "t6"]), ("b~0", ["t1", "t3"]), ("b~2", ["t5"]),
+    ]  # fmt: skip
