@@ -164,11 +164,25 @@ def call_exercise(rng: random.Random) -> list[Message]:
     return [("user", text, False), ("assistant", code_text(Solution("", draft.call).turns_with_library()[0]), True)]
 
 
+def calls_exercise(rng: random.Random) -> list[Message]:
+    """Call one function after another for one instruction after another: many words to copy in few tokens."""
+    heads, texts, calls = [], [], []
+    for template in rng.sample(SEEN, rng.randint(2, 4)):
+        person = make_person(rng.randrange(300), rng)
+        heads.append(extract_programs(template.functions)[-1].source.split("\n")[0])
+        for draft in rng.sample(template.make(person, rng), rng.randint(1, 3)):
+            texts.append(draft.instruction)
+            calls.append(f"answer = {draft.call}\nprint(answer)")
+    order = rng.sample(range(len(texts)), len(texts))
+    asked = "\n\n".join([*heads, *(texts[i] for i in order)])
+    return [("user", asked, False), ("assistant", code_text("\n".join(calls[i] for i in order)), True)]
+
+
 def conversations(rng: random.Random, progress: Callable[[], float]) -> Iterator[list[Message]]:
     """Yields conversations for ever; `progress()` in [0, 1] moves from calls alone to whole tasks."""
     while True:
-        if rng.random() < max(0.25, 0.9 - 4 * progress()):  # of conversations; a short one each
-            yield call_exercise(rng)
+        if rng.random() < max(0.4, 0.9 - 2 * progress()):  # of conversations; short ones
+            yield rng.choices((calls_exercise, call_exercise), (3, 1))[0](rng)
         else:
             yield code_trace(rng)
 

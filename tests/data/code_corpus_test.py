@@ -101,3 +101,11 @@ def test_a_call_exercise_asks_for_what_the_instruction_says():
         name = asked.partition("def ")[2].partition("(")[0]
         assert f"answer = {name}(" in answer
         assert asked.count("def ") == 1
+
+
+def test_an_exercise_of_many_calls_has_one_for_each_instruction():
+    for seed in range(20):
+        (_, asked, _), (_, answer, _) = code_corpus.calls_exercise(random.Random(seed))
+        heads = asked.count("def ")
+        assert 2 <= heads <= 4
+        assert answer.count("answer = ") == len(asked.split("\n\n")) - heads
