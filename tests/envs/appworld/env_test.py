@@ -12,6 +12,7 @@ from sage_jax.envs.appworld import AppworldFactory, default_home, load_tasks
 from sage_jax.envs.appworld.env import AppworldEnv
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import DataError, EnvError
+from sage_jax.skills.programs import TRACE_QUERY, Program, load_programs, traced_uses
 from sage_jax.types import Task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
@@ -48,6 +49,29 @@ def test_the_expert_solves_every_task(env, tasks):
         if not result.won or result.info["passed"] != result.info["total"]:
             failed.append((task.family, task.payload["instruction"], result.text, result.info))
     assert failed == []
+
+
+def test_functions_are_loaded_before_and_counted_after_an_episode(env, tasks):
+    """SAGE's loading and credit by trace, in the engine's own shell; a task that is completed is not judged anew."""
+    env.reset(tasks["train"][0], 0)
+    programs = [
+        Program("three", "def three(x=2):\n    return x + 1"),
+        Program("broken", "def broken(x=missing):\n    pass"),
+    ]
+
+    async def run(code: str) -> tuple[bool, str]:
+        return env.run(code)
+
+    loading = asyncio.run(load_programs(programs, run, credit="trace"))
+    assert [program.name for program in loading.loaded] == ["three"]
+    assert "NameError" in loading.failed["broken"]
+    last = env.step("apis.supervisor.complete_task(answer=three())")
+    assert last.done
+    ran, said = env.run(TRACE_QUERY)
+    assert ran
+    assert traced_uses(said, ["three"]) == {"three"}
+    with pytest.raises(EnvError, match="reset"):
+        env.step("1")
 
 
 def test_a_shell_with_names_and_failures(env, tasks):
