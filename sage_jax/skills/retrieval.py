@@ -3,7 +3,7 @@
 `template` is what SkillRL and SkillMaster released: the first general skills, all of the task's category, some common
 mistakes. `bm25` ranks each of the three by the words it shares with the task; it stands where the papers use an
 embedding model. `condition` shows the skills of any category whose when_to_apply shares a word with
-the task, and no others.
+the task, and no others. `all` shows every skill of a small bank, whatever its category.
 """
 
 from __future__ import annotations
@@ -79,11 +79,16 @@ def _condition(bank: SkillBank, task_text: str, category: str, config: Retrieval
     return tuple(skill for skill in bank if words & set(_words(skill.when_to_apply)))[: config.top_k]
 
 
+def _all(bank: SkillBank, task_text: str, category: str, config: RetrievalConfig) -> tuple[Skill, ...]:
+    return bank.skills[: config.top_k]
+
+
 RETRIEVERS: dict[str, Callable[[SkillBank, str, str, RetrievalConfig], tuple[Skill, ...]]] = {
     "none": _none,
     "template": _template,
     "bm25": _bm25,
     "condition": _condition,
+    "all": _all,
 }
 
 

@@ -37,7 +37,7 @@ def test_template_takes_the_first_general_all_of_the_category_and_some_mistakes(
     assert _ids(_bank(), category="slice", top_k=1, mistakes=0) == ["gen_1"]
 
 
-@pytest.mark.parametrize("method", ["none", "template", "bm25", "condition"])
+@pytest.mark.parametrize("method", ["none", "template", "bm25", "condition", "all"])
 def test_an_empty_bank_gives_nothing(method):
     assert _ids(SkillBank(), method=method) == []
 
@@ -67,6 +67,12 @@ def test_condition_takes_what_applies_and_nothing_else():
     assert _ids(bank, "put a mug in the cabinet", **words) == ["task_1", "task_3"]
     assert _ids(bank, "put a mug in the cabinet", **words, top_k=1) == ["task_1"]
     assert _ids(bank, "put a spoon in the cabinet", **words) == []
+
+
+def test_all_takes_every_category_in_the_banks_order():
+    ids = [skill.id for skill in _bank()]
+    assert _ids(_bank(), "heat 2", category="cool", method="all", top_k=99) == ids
+    assert _ids(_bank(), "heat 2", category="cool", method="all", top_k=2) == ids[:2]
 
 
 def test_bm25_limits_each_kind():
