@@ -211,8 +211,8 @@ def _explanation(record: Record) -> str:
     over = "mean ± standard deviation over seeds " if len(seeds) > 1 else "of one run, seed "
     return (
         f"Success in percent, {over}{', '.join(map(str, seeds))}. *As used* shows each agent its skills if it has any; "
-        "gain is after minus before, paired by seed, with the 95 % t interval and the p of the exact sign-flip test (at "
-        "best 2 / 2^n)."
+        "gain is after minus before, paired by seed, with the 95 % t interval and the p of the exact sign-flip test "
+        "(at best 2 / 2^n)."
     )
 
 
