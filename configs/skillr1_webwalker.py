@@ -18,7 +18,7 @@ from configs import skillr1_common
 
 def get_config(arg: str | None = None):
     """Returns the config of a scale."""
-    own = dict(benchmark="webwalker", sites_languages=("en",), sites_train=30, sites_test=10)
+    own = dict(benchmark="webwalker", sites_languages=("en",), sites_past=0.5, sites_train=30, sites_test=20)
     if (arg or "").startswith("paper"):
         own |= dict(task_judge=True)
     return skillr1_common.make_config(arg, "skillr1_webwalker", ("local", "smoke", "paper"), own)

@@ -30,6 +30,7 @@ ATTENTION = ("auto", "xla", "recompute", "tiled", "cudnn", "splash")
 METHODS = ("grpo", "sage", "skillmaster", "skillr1")
 OUTCOMES = ("success", "score")
 MODES = ("sibling", "literal")  # as in losses.generations, which loads no settings
+KEEPS = ("first", "best")  # as in methods.skill_r1
 FORMATS = ("file", "body")  # as in agents.editor
 RECEIVERS = ("skilled", "all")  # as in losses.paired
 SKILL_FORMS = ("programs", "texts")  # as in methods.libraries
@@ -194,6 +195,7 @@ class SkillR1Settings(config.Settings):
     skill_rollouts: int = setting(4, "K, rollouts of the task LLM under one skill", low=1)
     generation_mode: str = setting("sibling", "advantages: siblings compared, or the paper's formula", choices=MODES)
     inter_coef: float = setting(1.0, "lambda, weight of the comparison with the last generation", low=0)
+    keep_sibling: str = setting("first", "skill that the next generation is written after", choices=KEEPS)
     skill_format: str = setting("file", "what the policy writes: a SKILL.md, or its body alone", choices=FORMATS)
     skill_tokens: int = setting(1024, "most tokens of a skill", low=1)
     history_tokens: int = setting(3000, "most tokens of the history in a prompt", low=16)
@@ -377,8 +379,8 @@ class RunSettings(config.RunConfig):
                 f"task_judge=True with task_llm={task.task_llm!r} and benchmark={self.tasks.benchmark!r}: "
                 "an endpoint judges WebWalkerQA's answers; GAIA has rules of its own"
             )
-        if task.task_llm == "follower" and self.tasks.benchmark != "webwalker":
-            raise config.ConfigError("task_llm='follower' walks generated websites alone; set benchmark='webwalker'")
+        if task.task_llm == "follower" and self.tasks.source == "official":
+            raise config.ConfigError("task_llm='follower' plays generated tasks alone; set source='generated'")
         if self.sft.sft_episodes:
             raise config.ConfigError(
                 f"sft_episodes={self.sft.sft_episodes} with method='skillr1': an editor has no expert episodes; use 0"

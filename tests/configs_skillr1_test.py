@@ -10,7 +10,7 @@ from sage_jax.settings import RunSettings
 from sage_jax.training import modes
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
-CASES = [("skillr1_webwalker", scale) for scale in ("local", "smoke", "paper")] + [("skillr1_gaia", "paper")]
+CASES = [(f"skillr1_{name}", scale) for name in ("gaia", "webwalker") for scale in ("local", "smoke", "paper")]
 
 
 def load(name: str, arg: str = "", **overrides) -> RunSettings:
@@ -55,7 +55,7 @@ def test_conditions_are_overrides():
             "servers hold the weights that are trained",
         ),
         ({"task_llm": "policy", "task_judge": True}, "an endpoint judges WebWalkerQA"),
-        ({"benchmark": "gaia"}, "set benchmark='webwalker'"),
+        ({"source": "official"}, "set source='generated'"),
         ({"task_judge": True}, "an endpoint judges WebWalkerQA"),
         ({"sft_episodes": 3}, "an editor has no expert episodes"),
         ({"aggregation": "token_mean"}, "aggregation='sequence_mean'"),

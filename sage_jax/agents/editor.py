@@ -21,6 +21,7 @@ from sage_jax.types import Turn
 FORMATS = ("file", "body")
 STREAM = "skill"
 _MOST_ANSWER = 80
+_SHORT_BODY = 100  # characters
 _ASK = {
     "file": (
         "You improve a skill that another model follows. Keep what helped, mend what failed, stay general: never write "
@@ -104,12 +105,11 @@ class Editor:
         options = dataclasses.replace(self.options, temperature=temperature)
         return Editor(self._engine, self._tokenizer, options, encode=self._encode)
 
-    def prompt(self, question: str, family: str, history: Sequence[Attempt]) -> tuple[int, ...]:
+    def prompt(self, question: str, history: Sequence[Attempt]) -> tuple[int, ...]:
         """Returns the ids of the prompt; the history is cut to its budget, oldest generations first."""
         options = self.options
         text = editor_message(
             question,
-            family,
             history,
             form=options.format,
             budget=options.history_tokens,
@@ -170,19 +170,22 @@ class Editor:
 
 
 def editor_message(
-    question: str, family: str, history: Sequence[Attempt], *, form: str, budget: int, length: Callable[[str], int]
+    question: str, history: Sequence[Attempt], *, form: str, budget: int, length: Callable[[str], int]
 ) -> str:
-    """Returns the one message that the editor answers (arguments as in `render_history`; `form` as in the options)."""
+    """Returns the one message that the editor answers (arguments as in `render_history`; `form` as in the options).
+
+    The task's family is not told: how hard a question is, is a label of the benchmark and no part of the question.
+    """
     shown = render_history(history, budget=budget, length=length)
-    return f"{_ASK[form]}\n\nTask ({family}): {question}\n\n{shown}"
+    return f"{_ASK[form]}\n\nTask: {question}\n\n{shown}"
 
 
 def render_history(history: Sequence[Attempt], *, budget: int, length: Callable[[str], int]) -> str:
     """Returns the history as text of at most `budget` tokens.
 
     The newest generation comes with its whole skill and a line for each rollout; earlier ones are one line each, as
-    many of the latest as fit. A newest generation that is too long by itself loses its rollouts' lines first and then
-    the end of its skill.
+    many of the latest as fit: a body of one short line itself, else the description. A newest generation that is too
+    long by itself loses its rollouts' lines first and then the end of its skill.
 
     Args:
       history: oldest first, at least one.
@@ -201,12 +204,18 @@ def render_history(history: Sequence[Attempt], *, budget: int, length: Callable[
         skill = skill[: len(skill) * 3 // 4]
         text = f"{head}\n{skill}"
     for attempt in reversed(history[:-1]):
-        words = attempt.skill.description if attempt.skill else f"no skill: {attempt.problem}"
-        longer = f"Generation {attempt.generation}, {_score(attempt)}: {words}\n{text}"
+        longer = f"Generation {attempt.generation}, {_score(attempt)}: {_summary(attempt)}\n{text}"
         if length(longer) > budget:
             break
         text = longer
     return text
+
+
+def _summary(attempt: Attempt) -> str:
+    if attempt.skill is None:
+        return f"no skill: {attempt.problem}"
+    body = attempt.skill.body.strip()
+    return body if len(body) <= _SHORT_BODY and "\n" not in body else attempt.skill.description
 
 
 def _rewarded(attempt: Attempt) -> list[TaskRollout]:

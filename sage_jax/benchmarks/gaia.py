@@ -27,6 +27,7 @@ class GaiaSettings(config.Settings):
     worlds_train: int = setting(30, "generated training worlds, nine questions each", low=0)
     worlds_test: int = setting(6, "generated worlds of valid and of test, nine questions each", low=0)
     worlds_formats: tuple[str, ...] = setting(("csv", "json", "txt"), "formats of the generated files")
+    worlds_layouts: tuple[str, ...] = setting(("plain",), "layouts of the generated worlds, in turn")
     gaia_python: bool = setting(True, "give the agent python, in the sandbox of this machine")
     gaia_search_url: str = setting("", "web API that questions of the real benchmark search with; empty is none")
     gaia_search_key_env: str = setting("", "environment variable that holds its key; empty is none", free=True)
@@ -68,7 +69,7 @@ class Gaia:
             raise ConfigError(f"source='official' with benchmark='gaia': set {VARIABLE} to the folder of your copy")
         if self.source == "generated" or not named:
             sizes = (own.worlds_seed, own.worlds_train, own.worlds_test, own.worlds_test)
-            tasks = make_tasks(TwinOptions(*sizes, formats=own.worlds_formats))
+            tasks = make_tasks(TwinOptions(*sizes, formats=own.worlds_formats, layouts=own.worlds_layouts))
             return {split: tuple(tasks[split]) for split in splits}
         questions = read_gaia(named)
         order = random.Random(own.worlds_seed).sample(range(len(questions)), len(questions))

@@ -27,6 +27,7 @@ class WebwalkerSettings(config.Settings):
     sites_train: int = setting(40, "generated training sites, six questions each", low=0)
     sites_test: int = setting(10, "generated sites of valid and of test, six questions each", low=0)
     sites_languages: tuple[str, ...] = setting(("en", "de", "fr", "zh"), "languages of the generated sites, in turn")
+    sites_past: float = setting(0.0, "share of the deeper generated questions that ask about last year", low=0, high=1)
     sites_page_chars: int = setting(6000, "characters of a page shown at most", low=100)
     sites_train_share: float = setting(0.6, "share of the public questions that is trained on", low=0, high=0.95)
 
@@ -66,7 +67,7 @@ class Webwalker:
             raise ConfigError(f"source='official' with benchmark='webwalker': set {VARIABLE} to the file of questions")
         if self.source == "generated" or not named:
             options = TwinOptions(own.sites_seed, own.sites_train, own.sites_test, own.sites_test)
-            tasks = make_tasks(dataclasses.replace(options, languages=own.sites_languages))
+            tasks = make_tasks(dataclasses.replace(options, languages=own.sites_languages, past=own.sites_past))
             return {split: tuple(tasks[split]) for split in splits}
         questions = read_questions(named)
         order = random.Random(own.sites_seed).sample(range(len(questions)), len(questions))

@@ -1,34 +1,47 @@
-"""What the small editor of the local scale is taught before RL: the form of a skill, and nothing about which one helps.
+"""What the small editor of the local scale is taught before RL: the form of a skill, and a faint idea of the work.
 
-The lessons are prompts as `agents.editor` writes them, answered by steps drawn at random: some of those that the local
-task LLM follows, some that do nothing. Which steps a question needs is left to RL.
+The lessons are prompts as `agents.editor` writes them, answered by an imperfect editor: it keeps some of the steps it
+sees, more of them when they solved something, and adds others by chance, now and then one that fits the words of the
+question. Where things are found, what a failure says and what to do about it is left to RL.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sage_jax.agents.editor import Attempt, editor_message
 from sage_jax.agents.tool_agent import TaskRollout
 from sage_jax.data.sft import Message
 from sage_jax.data.word_tokenizer import split_words
-from sage_jax.rollout.follower_llm import STEPS
+from sage_jax.envs.gaia.questions import world_tasks
+from sage_jax.envs.gaia.worlds import WorldSpec
+from sage_jax.envs.webwalker import vocabulary
+from sage_jax.rollout import file_follower, site_follower
 from sage_jax.skills.folders import SkillFile
 from sage_jax.types import RewardResult, Status, Task
 
 IDLE_STEPS = ("read news", "ask members")  # the task LLM does not know what to do with them
 STEPS_OF_A_SKILL = 4
-SEED_SKILL = SkillFile("walk-site", "answer a question about a site", "read news")
-_ATTRIBUTES = "chair room fee seats lecturer campus credits lead budget staff designer zone price levels".split()
-_FORMS = (
-    "What is the {a} of {x} in the 2025 edition?",
-    "What is the {a} of {x}, and what is the {a} of {y}, in the 2025 edition?",
-    "Add up the {a} of {x} and of {y} in the 2025 edition. What is the total?",
-    "Which has the larger {a} in the 2025 edition, {x} or {y}?",
-)
-_DEPTHS = ("easy", "medium", "hard")
-_FAMILIES = tuple(f"{kind}-{depth}" for kind in ("single_source", "multi_source") for depth in _DEPTHS)
+HISTORY_TOKENS = 140
+SEED_SKILL = SkillFile("answer-question", "answer a question with tools", "read news")
+KEEP_SOLVED, KEEP_FAILED, FIT = 0.8, 0.5, 0.3  # chances to keep a step, and that a new one is the fitting one
+
+_LESSON_SEED = 10**6  # worlds of lessons are none of a run's
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What lessons of one benchmark are about.
+
+    Attributes:
+      steps: that its local task LLM follows.
+      ask: rng -> a question, and the step that its words call for ("" for none).
+    """
+
+    steps: tuple[str, ...]
+    ask: Callable[[random.Random], tuple[str, str]]
 
 
 def skill_body(steps: Sequence[str]) -> str:
@@ -36,18 +49,38 @@ def skill_body(steps: Sequence[str]) -> str:
     return " . ".join(steps)
 
 
+def _ask_site(rng: random.Random) -> tuple[str, str]:
+    form = rng.choice(tuple(vocabulary.QUESTIONS))
+    kind = rng.choice(vocabulary.KINDS)
+    names = vocabulary.item_names(kind, "en", 2, rng)
+    label = vocabulary.attribute_label(kind, rng.choice(vocabulary.ATTRIBUTES), "en")
+    words = {"a": label, "x": names[0], "y": names[1], "year": rng.randrange(2023, 2028)}
+    return vocabulary.QUESTIONS[form][0].format(**words), site_follower.STEP_OF.get(form, "")
+
+
+def _ask_files(rng: random.Random) -> tuple[str, str]:
+    world = WorldSpec(_LESSON_SEED + rng.randrange(10**6), 0)
+    question = rng.choice(world_tasks(world, "train")).payload["question"]
+    return question, file_follower.step_for(question)
+
+
+WORKS = {"webwalker": Work(site_follower.STEPS, _ask_site), "gaia": Work(file_follower.STEPS, _ask_files)}
+
+
 def lesson(rng: random.Random) -> list[Message]:
-    """Returns one prompt and an answer of random steps."""
-    form = rng.choice(_FORMS)
-    question = form.format(a=rng.choice(_ATTRIBUTES), x="Workshop Tavira", y="Workshop Maren")
-    task = Task("lesson", "webwalker", "train", rng.choice(_FAMILIES), {"question": question})
-    history = [Attempt(0, SEED_SKILL, tuple(_rollout(task, rng) for _ in range(2)))]
+    """Returns one prompt and an imperfect editor's answer."""
+    work = rng.choice(tuple(WORKS.values()))
+    question, fitting = work.ask(rng)
+    task = Task("lesson", "", "train", "", {"question": question})
+    history, last = [Attempt(0, SEED_SKILL, _rollouts(task, rng))], [SEED_SKILL.body]
     for generation in range(1, rng.randint(1, 3)):
-        skill = SkillFile(SEED_SKILL.name, SEED_SKILL.description, _random_body(rng))
-        history.append(Attempt(generation, skill, tuple(_rollout(task, rng) for _ in range(2))))
+        last = _edit(work, fitting, last, history[-1], rng)
+        skill = SkillFile(SEED_SKILL.name, SEED_SKILL.description, skill_body(last))
+        history.append(Attempt(generation, skill, _rollouts(task, rng)))
     length = lambda text: len(split_words(text))  # noqa: E731
-    message = editor_message(question, task.family, history, form="body", budget=200, length=length)
-    return [("user", message, False), ("assistant", _random_body(rng), True)]
+    message = editor_message(question, history, form="body", budget=HISTORY_TOKENS, length=length)
+    answer = skill_body(_edit(work, fitting, last, history[-1], rng))
+    return [("user", message, False), ("assistant", answer, True)]
 
 
 def editor_words() -> set[str]:
@@ -55,18 +88,29 @@ def editor_words() -> set[str]:
     rng, words = random.Random(0), set()
     for _ in range(400):
         for _, text, _ in lesson(rng):
-            words |= set(split_words(text))
-    extra = "unreadable tokens longer than skill no answer gave steps malformed course project update workshop"
+            words |= {word for word in split_words(text) if not word.isdigit()}
+    extra = "unreadable tokens longer than skill no answer gave steps malformed unknown"
     return words | set(split_words(extra)) | set("0123456789")
 
 
-def _random_body(rng: random.Random) -> str:
-    return skill_body(rng.sample((*STEPS, *IDLE_STEPS), STEPS_OF_A_SKILL))
+def _edit(work: Work, fitting: str, last: Sequence[str], attempt: Attempt, rng: random.Random) -> list[str]:
+    """Returns the steps of the imperfect editor: those it keeps, in their order, then new ones."""
+    solved = any(rollout.reward.value for rollout in attempt.rollouts)
+    steps = [step for step in last if rng.random() < (KEEP_SOLVED if solved else KEEP_FAILED)]
+    while len(steps) < STEPS_OF_A_SKILL:
+        new = fitting if fitting and rng.random() < FIT else rng.choice((*work.steps, *IDLE_STEPS))
+        if new not in steps:
+            steps.append(new)
+    return steps
 
 
-def _rollout(task: Task, rng: random.Random) -> TaskRollout:
-    solved = rng.random() < 0.3
-    outcomes = [rng.choice(("ok", "ok", "ok", "not_found")) for _ in range(rng.randint(1, 12))]
+def _rollouts(task: Task, rng: random.Random) -> tuple[TaskRollout, ...]:
+    chance = rng.choice((0.0, 0.0, 0.5, 1.0))  # the rollouts of a skill are alike
+    return tuple(_rollout(task, rng.random() < chance, rng) for _ in range(2))
+
+
+def _rollout(task: Task, solved: bool, rng: random.Random) -> TaskRollout:
+    outcomes = ["ok"] * rng.randint(1, 12) + ["not_found"] * rng.choice((0, 0, 0, 1))
     info = {"outcomes": outcomes, "ended_by": rng.choice(("answer", "steps")), "success": solved}
-    answer = rng.choice(("unknown", "unknown", str(rng.randrange(400)), "Workshop Maren"))
+    answer = rng.choice(("unknown", str(rng.randrange(400)), "Workshop Maren"))
     return TaskRollout(task, RewardResult(float(solved), Status.OK), answer, (), info)

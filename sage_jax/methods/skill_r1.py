@@ -35,6 +35,7 @@ from sage_jax.skills.folders import SkillFile
 from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
 
 TaskAgent = ToolAgent | EpisodeAgent
+KEEPS = ("first", "best")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,8 @@ class SkillR1Options:
       rollouts: K, rollouts of the task LLM under one skill.
       mode: "sibling" or "literal", see `losses.generation_advantages`.
       inter_coef: lambda.
+      keep: which sibling goes on into the history: "best" (highest mean reward) or "first" (any one, as an evaluation
+        with one skill a generation has it).
       concurrency: rollouts of the task LLM at one time, per instance.
       instances: instances evolved at one time.
     """
@@ -56,6 +59,7 @@ class SkillR1Options:
     rollouts: int = 4
     mode: str = "sibling"
     inter_coef: float = 1.0
+    keep: str = "first"
     concurrency: int = 16
     instances: int = 8
 
@@ -67,6 +71,8 @@ class SkillR1Options:
             raise ConfigError(f"mode={self.mode!r}: must be one of {', '.join(MODES)}")
         if self.mode == "literal" and self.siblings != 1:
             raise ConfigError(f"mode='literal' with siblings={self.siblings}: the paper's formula has one skill; use 1")
+        if self.keep not in KEEPS:
+            raise ConfigError(f"keep={self.keep!r}: must be one of {', '.join(KEEPS)}")
         if self.inter_coef < 0:
             raise ConfigError(f"inter_coef={self.inter_coef} must be 0 or more")
 
@@ -178,13 +184,12 @@ async def evolve(
     history = [Attempt(0, seed_skill, await play(seed_skill, 0))]
     parent, generations, kept = seed_skill, [], []
     for generation in range(1, options.generations + 1):
-        prompt = editor.prompt(question, task.family, history)
+        prompt = editor.prompt(question, history)
         jobs = [candidate(prompt, parent, generation, sibling) for sibling in range(options.siblings)]
         siblings = tuple(await asyncio.gather(*jobs))
-        best = max(range(len(siblings)), key=lambda m: _rank(siblings[m], options.rollouts))
         generations.append(siblings)
-        kept.append(best)
-        chosen = siblings[best]
+        kept.append(_choose(siblings, options))
+        chosen = siblings[kept[-1]]
         if chosen.written is None:
             break
         parent = chosen.written.skill or parent
@@ -259,6 +264,7 @@ def round_metrics(
     played = [rollout for evolution in evolutions for rollout in _rollouts(evolution)]
     rewarded = [rollout for rollout in played if rollout.reward.value is not None]
     written = [c.written for e in evolutions for siblings in e.generations for c in siblings if c.written]
+    means = [c.mean(options.rollouts) for e in evolutions for siblings in e.generations for c in siblings]
     advantages = [turn.advantage for t in trajectories for turn in t.turns if turn.advantage is not None]
     metrics = {
         "reward/mean": _mean([rollout.reward.value for rollout in rewarded]),
@@ -268,6 +274,7 @@ def round_metrics(
         "episode/truncated": _mean([float(r.reward.status is Status.TRUNCATED) for r in played]),
         "tokens/generated": float(sum(len(one.turn.output_ids) for one in written)),
         "skill/written": float(len(written)),
+        "skill/reward": _mean([mean for mean in means if mean is not None]),
         "skill/unreadable": _mean([float(one.skill is None) for one in written]),
         "skill/tokens": _mean([float(len(one.turn.output_ids)) for one in written]),
         "advantage/skill_std": float(np.std(advantages)) if advantages else 0.0,
@@ -285,6 +292,13 @@ def write_banks(folder: pathlib.Path, evolutions: Sequence[Evolution]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(evolution.to_json(), ensure_ascii=False) + "\n" for evolution in evolutions]
     folder.write_text("".join(lines), encoding="utf-8", errors="replace")
+
+
+def _choose(siblings: Sequence[Candidate], options: SkillR1Options) -> int:
+    """Returns the sibling that goes on: one that was written, if any was."""
+    if options.keep == "best":
+        return max(range(len(siblings)), key=lambda m: _rank(siblings[m], options.rollouts))
+    return next((m for m, candidate in enumerate(siblings) if candidate.written is not None), 0)
 
 
 def _rank(candidate: Candidate, count: int) -> tuple[float, bool]:

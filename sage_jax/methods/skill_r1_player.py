@@ -83,6 +83,7 @@ class SkillR1Player:
             rollouts=own.skill_rollouts,
             mode=own.generation_mode,
             inter_coef=own.inter_coef,
+            keep=own.keep_sibling,
             concurrency=self.settings.agent.concurrency,
             instances=own.instances,
         )

@@ -76,6 +76,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("chain/no_code", "share", "tasks that a turn without code ended"),
     Metric("chain/dropped", "programs", "programs that failed on loading, over all tasks of the round"),
     Metric("skill/written", "skills", "skills that were generated in the round (Skill-R1)"),
+    Metric("skill/reward", "reward", "mean reward of all generated skills, kept or not"),
     Metric("skill/unreadable", "share", "generated texts that are no skill"),
     Metric("skill/tokens", "tokens", "mean length of a generated skill"),
     Metric("generation/<g>/reward", "reward", "mean reward of the task LLM under the kept skill of generation g"),

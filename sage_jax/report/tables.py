@@ -1,10 +1,16 @@
-"""The table at the end of a run: success, steps and tokens by family, before and after, with and without skills."""
+"""The tables at the end of a run: success, steps and tokens by family, before and after, with and without skills.
+
+A run of Skill-R1 has a second one: reward and instances solved by generation.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import rich.box
 import rich.console
@@ -120,3 +126,37 @@ def report_run(run_dir: str | pathlib.Path, tags: Sequence[str], *, title: str =
     if not evals:
         raise DataError(f"{run_dir} holds no evaluation {' or '.join(tags)}: run --mode=eval or finish the training")
     print_tables(evals, title=title)
+    paths = {tag: pathlib.Path(run_dir) / "generations" / f"{tag}.json" for tag in tags}
+    curves = {tag: json.loads(path.read_text()) for tag, path in paths.items() if path.exists()}
+    console = rich.console.Console()
+    for table in generation_tables(curves, title):
+        console.print(table)
+
+
+def generation_tables(
+    curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], title: str
+) -> list[rich.table.Table]:
+    """Returns a table for each split: a line a generation, two columns a tag.
+
+    Args:
+      curves: tag -> split -> points with generation, reward and solved, as in generations/<tag>.json.
+      title: goes before the split.
+    """
+    tables = []
+    for split in sorted({split for curve in curves.values() for split in curve}):
+        table = rich.table.Table(
+            title=" ".join(filter(None, [title, split, "by generation"])),
+            caption="mean reward of the rollouts under a generation's skill; instances solved by any rollout so far",
+            box=rich.box.SIMPLE_HEAD,
+        )
+        table.add_column("generation")
+        tags = [tag for tag in curves if split in curves[tag]]
+        for tag in tags:
+            table.add_column(f"{tag}, reward")
+            table.add_column(f"{tag}, solved")
+        for points in itertools.zip_longest(*(curves[tag][split] for tag in tags)):
+            number = next(point["generation"] for point in points if point)
+            cells = [f"{100 * point[key]:.0f} %" if point else "-" for point in points for key in ("reward", "solved")]
+            table.add_row(str(number), *cells)
+        tables.append(table)
+    return tables

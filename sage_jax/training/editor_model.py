@@ -1,4 +1,4 @@
-"""Makes the small editor of the local scale: it writes well-formed skills of steps drawn at random."""
+"""Makes the small editor of the local scale: it writes well-formed skills, and knows little of what helps."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class EditorModelSettings:
       seed: of the initialisation and of the lessons.
     """
 
-    updates: int = 200
-    rows: int = 4
+    updates: int = 1000
+    rows: int = 8
     row_length: int = 320
-    learning_rate: float = 5e-3
+    learning_rate: float = 4e-3
     seed: int = 0
 
 

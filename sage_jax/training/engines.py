@@ -12,12 +12,13 @@ from sage_jax.errors import ConfigError
 from sage_jax.models.config import ModelConfig
 from sage_jax.rollout import Engine
 from sage_jax.rollout.embedded import EmbeddedEngine
-from sage_jax.rollout.follower_llm import FollowerLlm
+from sage_jax.rollout.file_follower import FileFollower
 from sage_jax.rollout.http_client import HttpOptions
 from sage_jax.rollout.layout import engine_mesh
 from sage_jax.rollout.openai_llm import OpenAiLlm, OpenAiOptions
 from sage_jax.rollout.programs import EngineConfig
 from sage_jax.rollout.sglang import SglangEngine
+from sage_jax.rollout.site_follower import SiteFollower
 from sage_jax.rollout.task_llm import Budget, TaskLlm
 from sage_jax.rollout.weights import WeightFolders
 from sage_jax.settings import RunSettings
@@ -79,7 +80,8 @@ def open_task_llm(settings: RunSettings, folder: pathlib.Path) -> TaskLlm:
     task = settings.task
     budget = Budget(task.task_calls, task.task_tokens, task.task_money)
     if task.task_llm == "follower":
-        return FollowerLlm(slip=task.task_slip, budget=budget)
+        follower = SiteFollower if settings.tasks.benchmark == "webwalker" else FileFollower
+        return follower(slip=task.task_slip, budget=budget)
     options = OpenAiOptions(
         url=task.task_url,
         model=task.task_model,

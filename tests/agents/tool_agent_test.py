@@ -16,28 +16,23 @@ from sage_jax.rollout.task_llm import Budget
 from sage_jax.skills import SkillFile
 from sage_jax.testing.bad_sites import BadSite
 from sage_jax.testing.chat_server import ChatServer, fault
+from sage_jax.testing.local_pool import LocalPool
 from sage_jax.types import Status, Task
 
 TASKS = make_tasks(TwinOptions(seed=2, train=1, valid=0, test=0))["train"]
 SKILL = SkillFile("walk-sites", "For questions about sites", "Open the section first.")
 
 
-class LocalPool:
-    """Environments in this process, with a pool's interface."""
+class NotedPool(LocalPool):
+    """Keeps the actions that were played."""
 
     def __init__(self, factory):
-        self._factory, self._envs, self.steps = factory, {}, []
-
-    async def reset(self, env_id, task, seed, *, expert=False):
-        self._envs[env_id] = self._factory()
-        return self._envs[env_id].reset(task, seed, expert=expert)
+        super().__init__(factory)
+        self.steps = []
 
     async def step(self, env_id, action) -> StepResult:
         self.steps.append(action)
-        return self._envs[env_id].step(action)
-
-    async def release(self, env_id):
-        self._envs.pop(env_id, None)
+        return await super().step(env_id, action)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +44,7 @@ def factory():
 
 def play(factory, script, task=TASKS[0], *, skill=None, budget=None, key="", count=1, retries=0, **options):
     """Returns the rollouts of a task under a scripted endpoint, and the server and pool."""
-    pool = LocalPool(factory)
+    pool = NotedPool(factory)
     with ChatServer(script, key=key) as server:
         llm_options = OpenAiOptions(server.url, "m", key_env="TASK_KEY" if key else "", retries=retries, timeout_s=20)
         llm = OpenAiLlm(llm_options, budget)

@@ -129,6 +129,30 @@ def test_literal_teaches_by_the_step_between_generations_alone():
     np.testing.assert_allclose(literal_gradient(1.0, 0.0), [[0, 0], [-1 / 6, -1 / 6], [0, 0]], atol=1e-7)
 
 
+def test_a_parent_chosen_for_its_reward_makes_every_step_negative():
+    """Skills of one distribution in both generations: against any sibling of the first the step is zero on average,
+    against the best of four it is 1/3 - (1 - (2/3)^4) = -0.469: a push away from whatever is written next."""
+    rewards = (np.random.default_rng(0).random((4000, 2, 4, 1)) < 1 / 3).astype(float)
+    best = rewards.mean(axis=-1).argmax(axis=-1)
+    steps = {
+        name: generation_advantages(rewards, kept=kept, mode="sibling").inter[:, 1].mean()
+        for name, kept in {"first": np.zeros_like(best), "best": best}.items()
+    }
+    assert abs(steps["first"]) < 0.03  # a deviation is 0.008
+    assert steps["best"] == pytest.approx(1 / 3 - (1 - (2 / 3) ** 4), abs=0.03)
+
+
+def test_siblings_beside_one_parent_differ_by_their_rewards_alone():
+    """lambda only mixes the baseline: (1 + lambda) times the reward minus a mean of siblings' mean and parent."""
+    rewards = np.random.default_rng(1).random((5, 2, 3, 4))
+    for inter_coef in (0.0, 0.5, 2.0):
+        got = generation_advantages(rewards, mode="sibling", inter_coef=inter_coef)
+        means = rewards.mean(axis=-1)
+        centre, parent = means[:, 1].mean(axis=-1, keepdims=True), means[:, :1, 0]
+        baseline = (centre + inter_coef * parent) / (1 + inter_coef)
+        np.testing.assert_allclose(got.total[:, 1], (1 + inter_coef) * (means[:, 1] - baseline), atol=1e-12)
+
+
 def test_refusals():
     one = np.ones((1, 2, 2, 3))
     with pytest.raises(ConfigError, match="'global'.*literal, sibling"):

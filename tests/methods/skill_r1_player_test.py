@@ -14,10 +14,11 @@ from sage_jax.envs.webwalker import TwinOptions, WebwalkerFactory, make_tasks
 from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.evaluation import summarise
 from sage_jax.metrics.names import check_names
-from sage_jax.rollout.follower_llm import FollowerLlm
+from sage_jax.rollout.site_follower import SiteFollower
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank, SkillFile, SkillFolder
 from sage_jax.testing.engines import ScriptedEngine
+from sage_jax.testing.local_pool import LocalPool
 from sage_jax.training.evaluate import evaluate_skills
 
 TASKS = make_tasks(TwinOptions(seed=3, train=1, valid=0, test=1, languages=("en",)))
@@ -35,28 +36,11 @@ VALUES = {
 }
 
 
-class LocalPool:
-    """Environments in this process, with a pool's interface."""
-
-    def __init__(self, factory):
-        self._factory, self._envs = factory, {}
-
-    async def reset(self, env_id, task, seed, *, expert=False):
-        self._envs[env_id] = self._factory()
-        return self._envs[env_id].reset(task, seed, expert=expert)
-
-    async def step(self, env_id, action):
-        return self._envs[env_id].step(action)
-
-    async def release(self, env_id):
-        self._envs.pop(env_id, None)
-
-
 @pytest.fixture
 def player(tmp_path):
     factory = WebwalkerFactory()
     tokenizer = build_tokenizer(editor_words(), 512)
-    good = skill_body(("open sections", "open groups", "check edition", "add values"))
+    good = skill_body(("open sections", "open groups", "add values", "list both"))
 
     def write(request, turn):
         generation, sibling = request.request_id.rsplit("/", 2)[-2:]
@@ -65,7 +49,7 @@ def player(tmp_path):
     engine = ScriptedEngine(tokenizer, write)
     encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))  # noqa: E731
     options = EditorOptions(format="body", history_tokens=160, skill_tokens=16)
-    agent = ToolAgent(FollowerLlm(slip=0.0), LocalPool(factory), ToolAgentOptions(max_steps=25, old_chars=0))
+    agent = ToolAgent(SiteFollower(slip=0.0), LocalPool(factory), ToolAgentOptions(max_steps=25, old_chars=0))
     other = SkillFile("multi-source-hard", "for two pages", "list both")
     seeds = SkillFolder().put(SEED_SKILL).put(other)
     editor = Editor(engine, tokenizer, options, encode=encode)
@@ -105,4 +89,4 @@ def test_seed_skills_by_family(player):
     player, _ = player
     by_family = {task.family: player.seed_skill(task).name for task in TASKS["train"]}
     assert by_family["multi_source-hard"] == "multi-source-hard"
-    assert by_family["single_source-easy"] == "walk-site"
+    assert by_family["single_source-easy"] == SEED_SKILL.name

@@ -94,7 +94,7 @@ BODIES = {(1, 0): "look shelf", (1, 1): "find pen", (2, 0): "open fridge", (2, 1
 
 
 def test_generations_keep_the_best_and_show_it_to_the_next(word_tokenizer):
-    options = SkillR1Options(generations=2, siblings=2, rollouts=8)
+    options = SkillR1Options(generations=2, siblings=2, keep="best", rollouts=8)
     (evolution,), prompts, reader = evolve(word_tokenizer, lambda g, m, _: BODIES[g, m], options)
     assert evolution.kept == (1, 0)
     means = [[candidate.mean(8) for candidate in siblings] for siblings in evolution.generations]
@@ -112,8 +112,23 @@ def test_generations_keep_the_best_and_show_it_to_the_next(word_tokenizer):
     assert TRUTH.replace(" ", "") not in prompts[0].replace(" ", "")
 
 
+def test_by_default_any_sibling_goes_on(word_tokenizer):
+    options = SkillR1Options(generations=2, siblings=2, rollouts=8)
+    (evolution,), prompts, _ = evolve(word_tokenizer, lambda g, m, _: BODIES[g, m], options)
+    assert evolution.kept == (0, 0)  # the first of them, though the other has the higher reward
+    assert "look shelf" in prompts[2].rpartition("generation 1")[2]
+
+    def script(generation, sibling, prompt):
+        if sibling == 0:
+            raise EngineError("gone")
+        return "open fridge"
+
+    (evolution,), _, _ = evolve(word_tokenizer, script, options)
+    assert evolution.kept == (1, 1)  # one that was written
+
+
 def test_advantages_are_those_of_the_arrays(word_tokenizer):
-    options = SkillR1Options(generations=2, siblings=2, rollouts=8, inter_coef=0.5)
+    options = SkillR1Options(generations=2, siblings=2, keep="best", rollouts=8, inter_coef=0.5)
     evolutions, _, _ = evolve(word_tokenizer, lambda g, m, _: BODIES[g, m], options)
     half = evolutions[0].generations[0][1].mean(8)
     trajectories = skill_r1.assign_advantages(evolutions, options, on_policy=True)
@@ -145,7 +160,7 @@ def test_literal_learns_from_the_step_alone_and_splits_off_policy(word_tokenizer
 
 
 def test_a_text_that_is_no_skill_is_not_played_and_counts_as_failed(word_tokenizer):
-    options = SkillR1Options(generations=1, siblings=2, rollouts=4)
+    options = SkillR1Options(generations=1, siblings=2, keep="best", rollouts=4)
     words = "look " * 30
     (evolution,), _, reader = evolve(
         word_tokenizer, lambda g, m, _: words if m == 0 else "open fridge", options, skill_tokens=20
@@ -186,7 +201,7 @@ def test_an_instance_does_not_depend_on_the_others(word_tokenizer):
 
 
 def test_banks_and_metrics(word_tokenizer, tmp_path):
-    options = SkillR1Options(generations=2, siblings=2, rollouts=8)
+    options = SkillR1Options(generations=2, siblings=2, keep="best", rollouts=8)
     evolutions, _, _ = evolve(word_tokenizer, lambda g, m, _: BODIES[g, m], options)
     skill_r1.write_banks(tmp_path / "banks" / "1.jsonl", evolutions)
     (bank,) = map(json.loads, (tmp_path / "banks" / "1.jsonl").read_text().splitlines())
@@ -202,6 +217,7 @@ def test_banks_and_metrics(word_tokenizer, tmp_path):
     assert metrics["generation/1/reward"] == half
     assert metrics["status/engine_error"] == 8
     assert metrics["skill/written"] == 4
+    assert metrics["skill/reward"] == pytest.approx((0.0 + half + 1.0) / 3)  # the fourth has none
 
 
 def rollout(value, answer="a", outcomes=("ok", "ok"), ended_by="answer"):
@@ -233,6 +249,8 @@ def test_history_shows_outcomes_and_fits_its_budget():
     assert new.skill.text in text
     assert '- rollout 1: solved, answered "a"; calls: 2 ok' in text
     assert "- rollout 2: failed, gave no answer (steps); calls: 2 ok" in text
+    short = Attempt(1, SkillFile("b", "newer", "look . open fridge"), (rollout(0.0),))
+    assert "Generation 1, solved 0 of 1: look . open fridge\n" in render_history([short, new], budget=500, length=words)
     for budget in (60, 45, 30, 20, 8):
         shorter = render_history([old, bad, new], budget=budget, length=words)
         assert words(shorter) <= budget
@@ -255,6 +273,8 @@ def test_refusals():
         SkillR1Options(mode="both")
     with pytest.raises(ConfigError, match="siblings=4.*use 1"):
         SkillR1Options(mode="literal")
+    with pytest.raises(ConfigError, match="keep='last': must be one of first, best"):
+        SkillR1Options(keep="last")
     with pytest.raises(ConfigError, match="generations=0"):
         SkillR1Options(generations=0)
     with pytest.raises(ConfigError, match="skill_format='html'"):

@@ -1,12 +1,13 @@
 """The table at the end of a run."""
 
 import io
+import json
 
 import rich.console
 
 from sage_jax.metrics import EpisodeOutcome, summarise
 from sage_jax.report import compare, load_run, print_tables
-from sage_jax.report.tables import cell_text
+from sage_jax.report.tables import cell_text, report_run
 
 
 def test_before_stands_left_of_after_and_all_above_the_families(run_dir):
@@ -47,3 +48,14 @@ def test_printed_without_a_terminal_no_cell_is_cut(run_dir):
     assert text.count("11.5 steps, 100 tok") == 12
     assert "twin valid_unseen" in text
     assert "…" not in text
+
+
+def test_a_run_with_generations_has_their_table(run_dir, capsys):
+    point = lambda g, reward: {"generation": g, "reward": reward, "solved": 1.0}  # noqa: E731
+    (run_dir / "generations").mkdir()
+    (run_dir / "generations" / "before.json").write_text(json.dumps({"test": [point(0, 0.125)]}))
+    (run_dir / "generations" / "after.json").write_text(json.dumps({"test": [point(0, 0.25), point(1, 0.5)]}))
+    report_run(run_dir, ("before", "after"), title="twin")
+    shown = [line.split() for line in capsys.readouterr().out.partition("by generation")[2].splitlines()]
+    assert ["0", "12", "%", "100", "%", "25", "%", "100", "%"] in shown
+    assert ["1", "-", "-", "50", "%", "100", "%"] in shown

@@ -1,84 +1,51 @@
-"""The local scale's task LLM: what it solves is decided by the skill, in the order that editors have to find out."""
+"""What all followers share: words of a skill are steps, some are overlooked by the seed, and a budget ends it."""
 
 import asyncio
 
 import pytest
 
-from sage_jax.agents.tool_agent import ToolAgent, ToolAgentOptions
-from sage_jax.data.editor_corpus import IDLE_STEPS, SEED_SKILL, skill_body
-from sage_jax.envs.webwalker import TwinOptions, WebwalkerFactory, make_tasks
 from sage_jax.errors import BudgetError
-from sage_jax.rollout.follower_llm import STEPS, FollowerLlm
+from sage_jax.rollout.follower_llm import FollowerLlm, action
 from sage_jax.rollout.task_llm import Budget, ChatRequest
-from sage_jax.skills import SkillFile
-
-TASKS = make_tasks(TwinOptions(seed=3, train=4, valid=0, test=0, languages=("en",)))["train"]
 
 
-class LocalPool:
-    """Environments in this process, with a pool's interface."""
+class Repeats(FollowerLlm):
+    """Says which steps it obeys, and what it has seen."""
 
-    def __init__(self, factory):
-        self._factory, self._envs = factory, {}
+    known = ("go north", "go south")
 
-    async def reset(self, env_id, task, seed, *, expert=False):
-        self._envs[env_id] = self._factory()
-        return self._envs[env_id].reset(task, seed, expert=expert)
-
-    async def step(self, env_id, action):
-        return self._envs[env_id].step(action)
-
-    async def release(self, env_id):
-        self._envs.pop(env_id, None)
+    def next(self, question, observations, calls, steps):
+        return action("say", f"{question} {sorted(steps)} {list(calls)} {len(observations)}")
 
 
-@pytest.fixture(scope="module")
-def solved():
-    """Returns solved(steps, slip=...) -> mean reward by family of one rollout a question."""
-    factory = WebwalkerFactory()
-
-    def play(steps, slip=0.0, seed=0):
-        skill = SkillFile(SEED_SKILL.name, SEED_SKILL.description, skill_body(steps)) if steps else None
-        agent = ToolAgent(FollowerLlm(slip=slip), LocalPool(factory), ToolAgentOptions(max_steps=25, old_chars=0))
-        rollouts = asyncio.run(agent.play_all([(task, skill, seed) for task in TASKS], concurrency=4))
-        rewards = {}
-        for rollout in rollouts:
-            rewards.setdefault(rollout.task.family, []).append(rollout.reward.value)
-        return {family: sum(values) / len(values) for family, values in rewards.items()}
-
-    yield play
-    factory.close()
+def ask(llm, skill, seed=0, turns=()):
+    talk = [{"role": "user", "content": "Question: Where?\n\nA room."}]
+    for turn in turns:
+        talk += [{"role": "assistant", "content": turn}, {"role": "user", "content": "Observation: a wall"}]
+    system = {"role": "system", "content": f"Go south in no case.\n\nSkill: walk\nWhen: lost\n{skill}"}
+    return asyncio.run(llm.complete(ChatRequest((system, *talk), seed=seed)))
 
 
-def test_each_step_opens_what_it_is_for(solved):
-    alone, walk = solved(()), solved(("open sections", "check edition"))
-    deep = solved(("open sections", "open groups", "check edition"))
-    everything = solved(STEPS)
-    assert alone == solved(IDLE_STEPS)  # words it does not know change nothing
-    easy, medium, hard = (f"single_source-{depth}" for depth in ("easy", "medium", "hard"))
-    assert (alone[easy], alone[medium], alone[hard]) == (1.0, 0.0, 0.0)
-    assert (walk[easy], walk[medium], walk[hard]) == (1.0, 1.0, 0.0)
-    assert (deep[easy], deep[medium], deep[hard]) == (1.0, 1.0, 1.0)
-    assert deep["multi_source-medium"] == 0.0
-    assert everything["multi_source-easy"] == everything["multi_source-medium"] == 1.0
-    assert everything["multi_source-hard"] > 0
+def test_steps_are_read_in_the_skill_alone():
+    llm = Repeats(slip=0.0)
+    assert ask(llm, "First go  NORTH.").text.endswith("Where? ['go north'] [] 1")
+    assert ask(llm, "go north . go south").text.endswith("['go north', 'go south'] [] 1")
+    assert ask(llm, "go up", turns=(action("say", "hello"),)).text.endswith("[] ['hello'] 2")
 
 
-def test_without_the_check_it_believes_last_years_pages(solved):
-    assert solved(("open sections", "open groups"))["single_source-medium"] == 0.0
+def test_it_slips_by_its_seed():
+    llm = Repeats(slip=0.5)
+    answers = [ask(llm, "go north . go south", seed).text for seed in range(200)]
+    assert answers == [ask(llm, "go north . go south", seed).text for seed in range(200)]
+    obeyed = [sum(step in text for text in answers) for step in Repeats.known]
+    assert all(70 < count < 130 for count in obeyed)  # 100 +- 4 deviations of 7
+    both = sum("north" in text and "south" in text for text in answers)
+    assert 25 < both < 75  # each step is overlooked by itself
 
 
-def test_it_slips_by_its_seed(solved):
-    steps = ("open sections", "open groups", "check edition")
-    first, again, other = (solved(steps, slip=0.2, seed=seed) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other or first["single_source-hard"] < 1.0
-    assert sum(first.values()) < sum(solved(steps).values())
-
-
-def test_a_question_it_does_not_understand_and_a_budget():
-    request = ChatRequest(({"role": "system", "content": ""}, {"role": "user", "content": "Question: Why?"}))
-    llm = FollowerLlm(budget=Budget(calls=1))
-    assert asyncio.run(llm.complete(request)).text == "FINAL ANSWER: unknown"
+def test_a_budget_ends_it():
+    llm = Repeats(budget=Budget(calls=1))
+    assert ask(llm, "go north").completion_tokens > 0
     with pytest.raises(BudgetError, match="task_calls"):
-        asyncio.run(llm.complete(request))
+        ask(llm, "go north")
+    assert llm.spending.calls == 1

@@ -94,6 +94,8 @@ class _Shared:
             root = self._server.add_resources(spec.key, pages)
             documents = []
             for path, resource in pages.items():
+                if not world.searched(path):
+                    continue
                 page = read_page(resource.body, root + path, root)
                 documents.append(Document(page.url, page.title, page.markdown))
             self._places[spec.key] = _Place(files, LocalSearch(documents), root)

@@ -32,6 +32,7 @@ class TwinOptions:
       seed: of everything; worlds of different seeds have nothing in common.
       train, valid, test: worlds of each split; every world has one question of each level and kind, nine in all.
       formats: of the files.
+      layouts: of the worlds, in turn.
     """
 
     seed: int = 0
@@ -39,9 +40,11 @@ class TwinOptions:
     valid: int = 6
     test: int = 6
     formats: tuple[str, ...] = ("csv", "json", "txt")
+    layouts: tuple[str, ...] = ("plain",)
 
     def __post_init__(self) -> None:
-        WorldSpec(self.seed, 0, self.formats)  # checks the formats
+        for layout in self.layouts or ("",):
+            WorldSpec(self.seed, 0, self.formats, layout)  # checks both
         for split in SPLITS:
             if getattr(self, split) < 0:
                 raise ConfigError(f"gaia {split}={getattr(self, split)}: a number of worlds is 0 or more")
@@ -62,7 +65,8 @@ def make_tasks(options: TwinOptions) -> dict[str, list[Task]]:
     first = 0
     for split in SPLITS:
         for index in range(first, first + getattr(options, split)):
-            tasks[split] += world_tasks(WorldSpec(options.seed, index, options.formats), split)
+            layout = options.layouts[index % len(options.layouts)]
+            tasks[split] += world_tasks(WorldSpec(options.seed, index, options.formats, layout), split)
         first += getattr(options, split)
     return tasks
 
@@ -116,7 +120,7 @@ def _revenue(world: World, rng: random.Random) -> Question:
         f"{world.sales_file} lists units sold, and the company's pages tell prices. "
         f"What was the revenue of {product.name} in region {region}?"
     )
-    calls = (_read(world.sales_file), *_look_up(f"Product {product.name}"))
+    calls = (_read(world.sales_file), *_look_up(world, f"Product {product.name}"))
     work = _python(f"print({product.units[region]} * {product.price})")
     return Question(text, str(product.units[region] * product.price), (*calls, work))
 
@@ -125,7 +129,7 @@ def _lead_of_person(world: World, rng: random.Random) -> Question:
     person = rng.choice(world.people)
     team = next(team for team in world.teams if team.name == person.team)
     text = f"Who leads the team that {person.name} belongs to? See {world.staff_file} and the company's pages."
-    return Question(text, team.lead, (_read(world.staff_file), *_look_up(f"Team {team.name}")))
+    return Question(text, team.lead, (_read(world.staff_file), *_look_up(world, f"Team {team.name}")))
 
 
 def _page_of_best(world: World, rng: random.Random) -> Question:
@@ -135,7 +139,9 @@ def _page_of_best(world: World, rng: random.Random) -> Question:
         f"Which product sold the most units in region {region} according to {world.sales_file}? "
         "Give its maker and its launch year, separated by a comma; the company's pages tell them."
     )
-    return Question(text, f"{best.maker}, {best.year}", (_read(world.sales_file), *_look_up(f"Product {best.name}")))
+    return Question(
+        text, f"{best.maker}, {best.year}", (_read(world.sales_file), *_look_up(world, f"Product {best.name}"))
+    )
 
 
 def _revenue_difference(world: World, rng: random.Random) -> Question:
@@ -172,7 +178,10 @@ def _years_of_two(world: World, rng: random.Random) -> Question:
 def _two_best(world: World, rng: random.Random) -> tuple[str, list[Product], tuple[str, ...]]:
     region = rng.choice(REGIONS)
     pair = _best(world, region, 2)
-    calls = (_read(world.sales_file), *(call for product in pair for call in _look_up(f"Product {product.name}")))
+    calls = (
+        _read(world.sales_file),
+        *(call for product in pair for call in _look_up(world, f"Product {product.name}")),
+    )
     return region, pair, calls
 
 
@@ -185,8 +194,8 @@ def _read(name: str) -> str:
     return f"read_file[{name}]"
 
 
-def _look_up(title: str) -> tuple[str, str]:
-    return f"search[{title}]", f"open_page[{ROOT}{title.lower().replace(' ', '-')}.html]"
+def _look_up(world: World, title: str) -> tuple[str, str]:
+    return f"search[{title}]", f"open_page[{ROOT}{world.path(title)}]"
 
 
 def _python(code: str) -> str:

@@ -1,7 +1,12 @@
 """Generated worlds for the GAIA twin: files in several formats, pages that link to each other, facts in both.
 
 A world is a function of its spec alone. Its facts are split so that levels mean something: who works where and what
-was sold lies in files, what things cost and who leads a team lies on pages.
+was sold lies in files, what things cost and who leads a team lies on pages. How a page is to be found depends on the
+world's layout, which no question tells:
+
+    plain      pages are named after what they are about, and the search finds them
+    numbered   the search finds them, their addresses tell nothing
+    stale      they are named after what they are about, but the search finds last year's copies alone, with other facts
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ from sage_jax.seeding import derive_seed
 
 VERSION = 1
 FORMATS = ("csv", "json", "txt", "xlsx", "docx")  # the last two need the extra `files`
+LAYOUTS = ("plain", "numbered", "stale")
+_OLD = "old/"  # folder of last year's copies
 _FIRST = "Ada Bruno Clara Dario Edith Felix Greta Hugo Irma Jonas Katja Leon Mina Nils Olga Paul".split()
 _LAST = "Brandt Castel Dumont Ekberg Fabre Grau Holm Ivers Jansen Keller Lindt Moreau Novak Olsen Petit Roth".split()
 _TEAMS = "Atlas Borealis Cobalt Delta Ember Falcon Garnet Helix".split()
@@ -38,8 +45,11 @@ class WorldSpec:
     seed: int
     index: int
     formats: tuple[str, ...] = ("csv", "json", "txt")
+    layout: str = "plain"
 
     def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise ConfigError(f"gaia layout={self.layout!r}: expected one of {', '.join(LAYOUTS)}")
         for name in self.formats or ("",):
             if name not in FORMATS:
                 raise ConfigError(f"gaia formats contains {name!r}: expected some of {', '.join(FORMATS)}")
@@ -47,15 +57,16 @@ class WorldSpec:
     @property
     def key(self) -> str:
         """The world's folder, and its name on the server."""
-        return f"gaia-{self.seed}-{self.index}-{'-'.join(self.formats)}-v{VERSION}"
+        layout = "" if self.layout == "plain" else f"-{self.layout}"
+        return f"gaia-{self.seed}-{self.index}-{'-'.join(self.formats)}{layout}-v{VERSION}"
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> WorldSpec:
         """Reads a spec from a task's payload. Raises DataError when it is none."""
         try:
-            return cls(int(data["seed"]), int(data["index"]), tuple(data["formats"]))
+            return cls(int(data["seed"]), int(data["index"]), tuple(data["formats"]), str(data["layout"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"world {data!r}: expected seed, index and formats") from error
+            raise DataError(f"world {data!r}: expected seed, index, formats and layout") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,19 +113,37 @@ class World:
 
     def pages(self) -> dict[str, Resource]:
         """Returns the pages by path."""
-        things: dict[str, tuple[str, dict[str, Any]]] = {}
+        things = self._things()
+        links = "".join(f'<li><a href="{self.path(title)}">{title}</a></li>' for title in things)
+        pages = {"": Resource(_document("Company", f"<ul>{links}</ul>"))}
+        for title, facts in things.items():
+            pages[self.path(title)] = _fact_page(title, facts)
+        if self.spec.layout == "stale":
+            rng = random.Random(derive_seed(self.spec.seed, "gaia/old", self.spec.key))
+            for title, facts in things.items():
+                old = {name: _other(value, rng) for name, value in facts.items()}
+                pages[_OLD + self.path(title)] = _fact_page(title, old, root="../")
+        return pages
+
+    def path(self, title: str) -> str:
+        """Returns where the page of a product or team is."""
+        if self.spec.layout == "numbered":
+            return f"p{list(self._things()).index(title)}.html"
+        return title.lower().replace(" ", "-") + ".html"
+
+    def searched(self, path: str) -> bool:
+        """Whether the search knows the page at a path."""
+        return self.spec.layout != "stale" or path.startswith(_OLD)
+
+    def _things(self) -> dict[str, dict[str, str | int]]:
+        """Returns the facts on the page of each product and team."""
+        things: dict[str, dict[str, str | int]] = {}
         for product in self.products:
             facts = {"Price": product.price, "Launch year": product.year, "Maker": product.maker}
-            things[f"product-{product.name.lower()}.html"] = (f"Product {product.name}", facts)
+            things[f"Product {product.name}"] = facts
         for team in self.teams:
-            facts = {"Lead": team.lead, "Budget": team.budget, "Floor": team.floor}
-            things[f"team-{team.name.lower()}.html"] = (f"Team {team.name}", facts)
-        links = "".join(f'<li><a href="{path}">{title}</a></li>' for path, (title, _) in things.items())
-        pages = {"": Resource(_document("Company", f"<ul>{links}</ul>"))}
-        for path, (title, facts) in things.items():
-            rows = "".join(f"<tr><th>{name}</th><td>{html.escape(str(v))}</td></tr>" for name, v in facts.items())
-            pages[path] = Resource(_document(title, f'<table>{rows}</table><p><a href="./">Company</a></p>'))
-        return pages
+            things[f"Team {team.name}"] = {"Lead": team.lead, "Budget": team.budget, "Floor": team.floor}
+        return things
 
     def write_files(self, folder: pathlib.Path) -> dict[str, str]:
         """Writes the files into a folder; returns paths by name. Raises ConfigError when a writer is not installed."""
@@ -149,6 +178,19 @@ def make_world(spec: WorldSpec) -> World:
              zip(team_names, names[12:], strict=True)]  # fmt: skip
     staff, sales = (f"{stem}.{rng.choice(spec.formats)}" for stem in ("staff", "sales"))
     return World(spec, tuple(people), tuple(products), tuple(teams), staff, sales)
+
+
+def _other(value: str | int, rng: random.Random) -> str | int:
+    """Returns a fact that is no longer true."""
+    if isinstance(value, int):
+        return value + rng.randrange(1, 100)
+    known = _MAKERS if value in _MAKERS else [f"{first} {last}" for first in _FIRST for last in _LAST]
+    return rng.choice([name for name in known if name != value])
+
+
+def _fact_page(title: str, facts: Mapping[str, str | int], root: str = "./") -> Resource:
+    rows = "".join(f"<tr><th>{name}</th><td>{html.escape(str(value))}</td></tr>" for name, value in facts.items())
+    return Resource(_document(title, f'<table>{rows}</table><p><a href="{root}">Company</a></p>'))
 
 
 def _document(title: str, body: str) -> str:

@@ -25,6 +25,8 @@ class TwinOptions:
       seed: of everything; sites of different seeds have nothing in common.
       train, valid, test: sites of each split; every site has one question of each type and difficulty.
       kinds, languages: of the sites, in turn.
+      past: share of the medium and hard questions that ask about last year's edition, which is in the archive. A
+        question names its year; which edition the site has as its current one is to be seen on the site alone.
     """
 
     seed: int = 0
@@ -33,6 +35,7 @@ class TwinOptions:
     test: int = 10
     kinds: tuple[str, ...] = words.KINDS
     languages: tuple[str, ...] = words.LANGUAGES
+    past: float = 0.0
 
     def __post_init__(self) -> None:
         for name, known in {"kinds": words.KINDS, "languages": words.LANGUAGES}.items():
@@ -42,6 +45,8 @@ class TwinOptions:
         for split in SPLITS:
             if getattr(self, split) < 0:
                 raise ConfigError(f"webwalker {split}={getattr(self, split)}: a number of sites is 0 or more")
+        if not 0 <= self.past <= 1:
+            raise ConfigError(f"webwalker past={self.past}: a share is between 0 and 1")
 
 
 def make_tasks(options: TwinOptions) -> dict[str, list[Task]]:
@@ -52,24 +57,23 @@ def make_tasks(options: TwinOptions) -> dict[str, list[Task]]:
         for index in range(first, first + getattr(options, split)):
             kind = options.kinds[index % len(options.kinds)]
             lang = options.languages[(index + index // len(options.kinds)) % len(options.languages)]
-            tasks[split] += site_tasks(SiteSpec(kind, lang, options.seed, index), split)
+            tasks[split] += site_tasks(SiteSpec(kind, lang, options.seed, index), split, options.past)
         first += getattr(options, split)
     return tasks
 
 
-def site_tasks(spec: SiteSpec, split: str) -> list[Task]:
+def site_tasks(spec: SiteSpec, split: str, past: float = 0.0) -> list[Task]:
     """Returns one question of each type and difficulty about a site.
 
     The difficulty is the depth of the deepest page the answer needs: one click from the root, two, or three.
     """
-    site = make_site(spec)
-    return [
-        _task(
-            site, kind, depth, split, random.Random(derive_seed(spec.seed, "webwalker/question", spec.key, kind, depth))
-        )
-        for kind in TYPES
-        for depth in range(len(DIFFICULTIES))
-    ]
+    site, tasks = make_site(spec), []
+    for kind in TYPES:
+        for depth in range(len(DIFFICULTIES)):
+            rng = random.Random(derive_seed(spec.seed, "webwalker/question", spec.key, kind, depth))
+            old = depth > 0 and past > 0 and rng.random() < past
+            tasks.append(_task(site, kind, depth, split, rng, past=old))
+    return tasks
 
 
 def answer_of(form: str, attribute: str, items: Sequence[Item]) -> str:
@@ -82,7 +86,7 @@ def answer_of(form: str, attribute: str, items: Sequence[Item]) -> str:
     return "; ".join(values)
 
 
-def _task(site: Site, kind: str, depth: int, split: str, rng: random.Random) -> Task:
+def _task(site: Site, kind: str, depth: int, split: str, rng: random.Random, *, past: bool) -> Task:
     deep = [item for item in site.items if len(item.trail) == depth + 1]
     items, form = [rng.choice(deep)], "single"
     if kind == "multi_source":
@@ -90,6 +94,8 @@ def _task(site: Site, kind: str, depth: int, split: str, rng: random.Random) -> 
         items += [rng.choice([item for item in reachable if item is not items[0]])]
         form = rng.choice(_FORMS)
         rng.shuffle(items)
+    if past:
+        items = [item.past or item for item in items]
     attributes = words.ATTRIBUTES if form in ("single", "both") else words.NUMBERS
     if form == "larger":  # equal numbers have no larger one
         attributes = [a for a in attributes if items[0].facts[a] != items[1].facts[a]] or ("person",)
@@ -97,7 +103,10 @@ def _task(site: Site, kind: str, depth: int, split: str, rng: random.Random) -> 
     attribute = rng.choice(list(attributes))
     lang = site.spec.lang
     question = words.QUESTIONS[form][words.LANGUAGES.index(lang)].format(
-        a=words.attribute_label(site.spec.kind, attribute, lang), x=items[0].name, y=items[-1].name, year=site.year
+        a=words.attribute_label(site.spec.kind, attribute, lang),
+        x=items[0].name,
+        y=items[-1].name,
+        year=site.year - past,
     )
     answer = answer_of(form, attribute, items)
     home = words.label("home", lang)
@@ -119,6 +128,7 @@ def _task(site: Site, kind: str, depth: int, split: str, rng: random.Random) -> 
             "golden_path": ["->".join(("root", *item.trail)) for item in items],
             "source_website": [item.path for item in items],
             "form": form,
+            "past": past,
             "attribute": words.attribute_label(site.spec.kind, attribute, lang),
             "expert": [*(f"visit_page[{button}]" for button in clicks), f"answer[{answer}]"],
         },

@@ -3,7 +3,8 @@
     root ─┬─ featured items                       depth 2
           ├─ section ─┬─ items                    depth 3
           │           └─ group ── items           depth 4
-          ├─ archive ── the same items with last year's values (misleading)
+          ├─ archive ─┬─ items of depth 2 and 3, with last year's values (misleading, or what is asked for)
+          │           └─ group ── items of depth 4, the same
           └─ broken links, a redirect loop, a page in another language
 
 A site is a function of its spec alone, so that a task carries four values instead of pages.
@@ -21,7 +22,7 @@ from sage_jax.envs.webwalker import vocabulary as words
 from sage_jax.errors import DataError
 from sage_jax.seeding import derive_seed
 
-VERSION = 1
+VERSION = 2
 FEATURED, SECTION_ITEMS, GROUPS, GROUP_ITEMS = 2, 2, 2, 2
 
 
@@ -71,12 +72,14 @@ class Item:
       path: of its page, relative to the root.
       trail: buttons to click from the root to its page.
       facts: attribute -> value.
+      past: the item in last year's edition, which the archive holds: as deep as this one, and at least two clicks.
     """
 
     name: str
     path: str
     trail: tuple[str, ...]
     facts: Mapping[str, str]
+    past: Item | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,14 +160,21 @@ class _Builder:
         return item
 
     def archive(self) -> None:
-        """Adds last year's values of every item, one page behind buttons that carry the items' names."""
-        links = []
+        """Adds last year's values of every item behind buttons with name and year, as deep as the item itself."""
+        year, title = self.year - 1, words.label("archive", self.lang)
+        group = f"{words.label('group', self.lang)} {year}"
+        links: dict[bool, list[str]] = {False: [], True: []}
         for number, item in enumerate(self.items):
-            old = {a: words.value(a, self.lang, self.year - 1, self.rng) for a in words.ATTRIBUTES}
-            path = f"archive/{number}.html"
-            self.page(path, self.fact_list(item.name, old, self.year - 1))
-            links.append(f'<li><a href="../{path}">{html.escape(item.name)} {self.year - 1}</a></li>')
-        self.page("archive/", f"<h1>{words.label('archive', self.lang)}</h1><ul>{''.join(links)}</ul>")
+            old = {a: words.value(a, self.lang, year, self.rng) for a in words.ATTRIBUTES}
+            path, deep = f"archive/{number}.html", len(item.trail) > 2
+            self.page(path, self.fact_list(item.name, old, year))
+            button = f"{item.name} {year}"
+            links[deep].append(f'<li><a href="{number}.html">{html.escape(button)}</a></li>')
+            trail = (title, group, button) if deep else (title, button)
+            self.items[number] = dataclasses.replace(item, past=Item(item.name, path, trail, old))
+        more = f'<p><a href="groups.html">{group}</a></p>'
+        self.page("archive/", f"<h1>{title}</h1><ul>{''.join(links[False])}</ul>{more}")
+        self.page("archive/groups.html", f"<h1>{title}: {group}</h1><ul>{''.join(links[True])}</ul>")
 
     def fact_list(self, name: str, facts: Mapping[str, str], year: int) -> str:
         rows = "".join(

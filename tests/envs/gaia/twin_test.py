@@ -124,5 +124,5 @@ def test_refusals():
         TwinOptions(formats=("exe",))
     with pytest.raises(ConfigError, match="valid=-2"):
         TwinOptions(valid=-2)
-    with pytest.raises(DataError, match="expected seed, index and formats"):
+    with pytest.raises(DataError, match="expected seed, index, formats and layout"):
         WorldSpec.read({"seed": 1})
