@@ -4,8 +4,7 @@
     python -m experiments.ablate --sweep=configs/sweeps/skillr1_webwalker.py:smoke        # does it run at all
 
 "No skills" is every run's evaluation without skills, "inference only" the one before training. The first variant is
-what the others are compared with, seed by seed. All write the same number of skills a round but `vanilla`, which has
-one generation of three.
+what the others are compared with, seed by seed. All write the same number of skills a round.
 """
 
 
@@ -15,12 +14,11 @@ def get_sweep():
         config="configs/skillr1_webwalker.py",
         variants={
             "sibling": {},
-            "literal": dict(generation_mode="literal", siblings=1, tasks_per_round=96),
-            "vanilla": dict(generations=1, tasks_per_round=72),
-            "lambda_0.5": dict(inter_coef=0.5),
-            "lambda_1": dict(inter_coef=1.0),
+            "vanilla": dict(generations=1, tasks_per_round=48),
+            "literal": dict(generation_mode="literal", siblings=1, tasks_per_round=64),
+            "lambda_0": dict(inter_coef=0.0),
             "lambda_2": dict(inter_coef=2.0),
-            "kept_best": dict(keep_sibling="best", inter_coef=1.0),
+            "kept_best": dict(keep_sibling="best"),
         },
         seeds=(0, 1, 2),
     )

@@ -176,30 +176,36 @@ def editor_message(
 
     The task's family is not told: how hard a question is, is a label of the benchmark and no part of the question.
     """
-    shown = render_history(history, budget=budget, length=length)
+    shown = render_history(history, form=form, budget=budget, length=length)
     return f"{_ASK[form]}\n\nTask: {question}\n\n{shown}"
 
 
-def render_history(history: Sequence[Attempt], *, budget: int, length: Callable[[str], int]) -> str:
+def render_history(history: Sequence[Attempt], *, form: str = "file", budget: int, length: Callable[[str], int]) -> str:
     """Returns the history as text of at most `budget` tokens.
 
-    The newest generation comes with its whole skill and a line for each rollout; earlier ones are one line each, as
-    many of the latest as fit: a body of one short line itself, else the description. A newest generation that is too
-    long by itself loses its rollouts' lines first and then the end of its skill.
+    The newest generation comes with a line for each rollout and then its whole skill, so that what is to be edited
+    stands last. Earlier ones are one line each, as many of the latest as fit: a body of one short line itself, else the
+    description. A newest generation that is too long by itself loses its rollouts' lines first and then the end of its
+    skill.
 
     Args:
       history: oldest first, at least one.
+      form: "body" shows the newest skill's body alone.
       budget: in tokens.
       length: tokens of a text.
     """
     newest = history[-1]
-    lines = [_describe(rollout, number) for number, rollout in enumerate(_rewarded(newest), start=1)]
-    skill = newest.skill.text if newest.skill else f"(no skill: {newest.problem})"
     head = f"Generation {newest.generation}, {_score(newest)}:"
-    text = "\n".join([head, skill, *lines])
+    name = f"generation {newest.generation}"
+    lines = [f"- {name}, {_describe(rollout, number)}" for number, rollout in enumerate(_rewarded(newest), start=1)]
+    if newest.skill is None:
+        skill = f"(no skill: {newest.problem})"
+    else:
+        skill = newest.skill.body.strip() if form == "body" else newest.skill.text
+    text = "\n".join([*lines, head, skill])
     while lines and length(text) > budget:
         lines.pop()
-        text = "\n".join([head, skill, *lines])
+        text = "\n".join([*lines, head, skill])
     while skill and length(text) > budget:
         skill = skill[: len(skill) * 3 // 4]
         text = f"{head}\n{skill}"
@@ -235,4 +241,4 @@ def _describe(rollout: TaskRollout, number: int) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
     answer = " ".join(rollout.answer.split())[:_MOST_ANSWER]
     said = f'answered "{answer}"' if answer else f"gave no answer ({rollout.info['ended_by'][:_MOST_ANSWER]})"
-    return f"- rollout {number}: {outcome}, {said}; calls: {counts or 'none'}"
+    return f"rollout {number}: {outcome}, {said}; calls: {counts or 'none'}"

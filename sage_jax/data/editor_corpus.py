@@ -26,7 +26,7 @@ IDLE_STEPS = ("read news", "ask members")  # the task LLM does not know what to 
 STEPS_OF_A_SKILL = 4
 HISTORY_TOKENS = 140
 SEED_SKILL = SkillFile("answer-question", "answer a question with tools", "read news")
-KEEP_SOLVED, KEEP_FAILED, FIT = 0.8, 0.5, 0.3  # chances to keep a step, and that a new one is the fitting one
+KEEP_SOLVED, KEEP_FAILED, FIT = 0.9, 0.5, 0.2  # chances to keep a step, and that a new one is the fitting one
 
 _LESSON_SEED = 10**6  # worlds of lessons are none of a run's
 
@@ -94,13 +94,16 @@ def editor_words() -> set[str]:
 
 
 def _edit(work: Work, fitting: str, last: Sequence[str], attempt: Attempt, rng: random.Random) -> list[str]:
-    """Returns the steps of the imperfect editor: those it keeps, in their order, then new ones."""
+    """Returns the steps of the imperfect editor: in each place the one that is there, or a new one."""
     solved = any(rollout.reward.value for rollout in attempt.rollouts)
-    steps = [step for step in last if rng.random() < (KEEP_SOLVED if solved else KEEP_FAILED)]
-    while len(steps) < STEPS_OF_A_SKILL:
-        new = fitting if fitting and rng.random() < FIT else rng.choice((*work.steps, *IDLE_STEPS))
-        if new not in steps:
-            steps.append(new)
+    keep, steps = KEEP_SOLVED if solved else KEEP_FAILED, []
+    for place in range(STEPS_OF_A_SKILL):
+        if place < len(last) and rng.random() < keep:
+            steps.append(last[place])
+        elif fitting and rng.random() < FIT:
+            steps.append(fitting)
+        else:
+            steps.append(rng.choice((*work.steps, *IDLE_STEPS)))
     return steps
 
 

@@ -11,6 +11,7 @@ It never looks at the year of a page: whether the archive is the place to look i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -81,12 +82,17 @@ def _facts(observations: Sequence[str], ask: _Ask) -> tuple[Mapping[str, str], i
     values: dict[str, str] = {}
     last = 0
     for place, text in enumerate(observations):
-        page = _PAGE.search(text)
-        if page and page["name"] in ask.names and page["name"] not in values:
-            rows = dict(_ROW.findall(page["rows"]))
-            if ask.attribute in rows:
-                values[page["name"]], last = rows[ask.attribute], place
+        name, rows = _page(text)
+        if name in ask.names and name not in values and ask.attribute in rows:
+            values[name], last = rows[ask.attribute], place
     return values, last
+
+
+@functools.lru_cache(maxsize=4096)  # every turn reads all pages of the conversation
+def _page(text: str) -> tuple[str, Mapping[str, str]]:
+    """Returns name and facts of an item's page; an empty name for another."""
+    page = _PAGE.search(text)
+    return (page["name"], dict(_ROW.findall(page["rows"]))) if page else ("", {})
 
 
 def _choose(observations: Sequence[str], clicks: Sequence[str], missing: Sequence[str], steps: set[str]) -> str | None:
@@ -140,6 +146,7 @@ def _next_group(
     return section, next((group for group in groups if group not in opened), None)
 
 
+@functools.lru_cache(maxsize=4096)
 def _buttons(observation: str) -> list[str]:
     return _BUTTON.findall(observation.rpartition("Buttons:")[2])
 

@@ -52,7 +52,7 @@ class EditorModelSettings:
       seed: of the initialisation and of the lessons.
     """
 
-    updates: int = 1000
+    updates: int = 700
     rows: int = 8
     row_length: int = 320
     learning_rate: float = 4e-3
