@@ -60,7 +60,7 @@ def test_what_the_editor_is_told():
     assert (rollout.answer, rollout.info["outcomes"]) == ("a1", ["not_admissible", "ok"])
     assert (rollout.info["steps"], rollout.info["tokens"], rollout.info["ended_by"]) == (2, 4, "end")
     text = render_history([Attempt(1, SKILL, (rollout,))], budget=200, length=lambda text: len(text.split()))
-    assert '- rollout 1: solved, answered "a1"; calls: 1 not_admissible, 1 ok' in text
+    assert '- generation 1, rollout 1: solved, answered "a1"; calls: 1 not_admissible, 1 ok' in text
 
 
 @pytest.mark.parametrize(
