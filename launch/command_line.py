@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -24,7 +25,7 @@ def parser(program: str, doc: str | None) -> argparse.ArgumentParser:
     )
     made.add_argument("--seeds", metavar="0,1,2", help="seeds of each variant (default: the sweep file's, or 0)")
     made.add_argument("--only", default="", metavar="A,B", help="only these variants")
-    made.add_argument("--out", metavar="DIR", help="folder of the sweep (default runs/sweeps/<name>)")
+    made.add_argument("--out", metavar="DIR", help="folder of the sweep (default runs/sweeps/<name>, :scale added)")
     made.add_argument("--env", action="append", default=[], metavar="K=V", help="environment of the jobs (repeatable)")
     made.add_argument("--python", default=sys.executable, help="interpreter of the jobs (default: this one)")
     made.add_argument("--dry_run", action="store_true", help="check every job, print the plan as JSON, start nothing")
@@ -48,8 +49,10 @@ def jobs(args: argparse.Namespace, resources: plan.Resources | None = None) -> l
 
 
 def folder(args: argparse.Namespace) -> str:
-    """Returns the folder of the sweep."""
-    return args.out or f"runs/sweeps/{pathlib.Path((args.sweep or args.config).partition(':')[0]).stem}"
+    """Returns the folder of the sweep; runs of another scale lie apart: x.py:smoke in runs/sweeps/x_smoke."""
+    path, _, scale = (args.sweep or args.config).partition(":")
+    name = "_".join(filter(None, (pathlib.Path(path).stem, re.sub(r"[^\w.=-]+", "_", scale))))
+    return args.out or f"runs/sweeps/{name}"
 
 
 def read_sweep(args: argparse.Namespace) -> plan.Sweep:

@@ -18,7 +18,7 @@ def parse(*argv):
 
 def test_a_config_alone_is_one_job_in_a_folder_that_no_run_uses():
     (job,) = command_line.jobs(parse(CONFIG))
-    assert job.run_dir == "runs/sweeps/skillmaster_alfworld/base/seed_0"
+    assert job.run_dir == "runs/sweeps/skillmaster_alfworld_smoke/base/seed_0"
     assert job.argv[0] == sys.executable
 
 
