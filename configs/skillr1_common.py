@@ -14,7 +14,7 @@ METHOD: dict[str, Any] = dict(
     sft_episodes=0,
     eval_splits=("test",),
 )
-# The small editor and the program that follows skills (rollout/follower_llm.py).
+# The small editor and the program that follows skills (rollout/site_follower.py, file_follower.py).
 LOCAL: dict[str, Any] = METHOD | dict(
     model="assets/editor",
     source="generated",
