@@ -8,17 +8,18 @@ import pytest
 
 from sage_jax import config
 from sage_jax.benchmarks import BENCHMARKS
+from sage_jax.benchmarks.registry import GROUPS
 from sage_jax.settings import RunSettings
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_settings_have_a_group_of_the_same_name(name):
-    groups = {field.name: field for field in dataclasses.fields(RunSettings)}
-    assert name in groups
+def test_settings_have_a_group_of_a_benchmarks_keys(name):
+    group = GROUPS.get(name, name)
+    assert group in {field.name for field in dataclasses.fields(RunSettings)}
     splits = BENCHMARKS[name].splits
     made = config.to_dataclass({"benchmark": name, "eval_splits": splits[-1:]}, RunSettings).open_benchmark()
     assert isinstance(made, BENCHMARKS[name])
-    assert made.settings == getattr(RunSettings(), name)
+    assert made.settings == getattr(RunSettings(), group)
     assert made.splits[0] == "train"
     assert {made.size_key(split) for split in made.splits} <= set(config.flat_fields(RunSettings))
 
