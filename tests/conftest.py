@@ -1,10 +1,15 @@
 """What tests of several packages share: the base model's tokenizer, small generated games, a tiny model and its run."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sage_jax.data.base_corpus import corpus_words
 from sage_jax.data.tasks import AlfworldSource, load_tasks
 from sage_jax.data.word_tokenizer import build_tokenizer
+
+# A busy machine is no fault of the code: nothing is failed for its speed.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 GAMES = {"seed": 3, "train": 1, "valid_seen": 0, "valid_unseen": 0}
 SMALL = {"max_receptacles": 8, "min_objects": 3, "max_objects": 6}
