@@ -124,7 +124,7 @@ def train_base_model(settings: BaseModelSettings, work: pathlib.Path, out: pathl
             name="muon",
             learning_rate=settings.learning_rate,
             schedule="cosine",
-            warmup_steps=max(1, min(100, settings.updates // 10)),
+            warmup_steps=min(100, settings.updates // 10),
             total_steps=settings.updates,
             final_fraction=0.05,
             b2=0.98,
