@@ -9,6 +9,7 @@ file_follower.py.
 
 from __future__ import annotations
 
+import abc
 import random
 import re
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ _CALL = re.compile(r"Action Input: (.*)")
 _QUESTION = re.compile(r"^Question: (?P<text>.+)$", re.M)
 
 
-class FollowerLlm:
+class FollowerLlm(abc.ABC):
     """Follows skills (`TaskLlm`); its kinds say how.
 
     Attributes:
@@ -50,6 +51,7 @@ class FollowerLlm:
     async def close(self) -> None:
         """Closes nothing."""
 
+    @abc.abstractmethod
     def next(self, question: str, observations: Sequence[str], calls: Sequence[str], steps: set[str]) -> str:
         """Returns the next action or the answer.
 
@@ -59,7 +61,6 @@ class FollowerLlm:
           calls: arguments of the calls made.
           steps: obeyed in this turn.
         """
-        raise NotImplementedError
 
     def _obeyed(self, skill: str, seed: int) -> set[str]:
         """Returns the steps of the skill that are obeyed in this turn."""
