@@ -49,7 +49,8 @@ class FollowerLlm(abc.ABC):
         return reply
 
     async def close(self) -> None:
-        """Closes nothing."""
+        """Holds nothing that needs closing."""
+        return
 
     @abc.abstractmethod
     def next(self, question: str, observations: Sequence[str], calls: Sequence[str], steps: set[str]) -> str:
