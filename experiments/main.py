@@ -7,7 +7,9 @@
 --mode=export  writes the newest checkpoint as a Hugging Face folder to run_dir/export
 """
 
+import faulthandler
 import os
+import signal
 import sys
 
 from absl import app, flags, logging
@@ -67,13 +69,17 @@ def main(argv: list[str]) -> None:
 def run() -> None:
     """Runs `main`; an error that a user can mend is one line, not a traceback."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1 PID` shows where a run is that seems to hang
     try:
         app.run(main, flags_parser=_parse)
     except SageError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
-        print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
+        print("interrupted: the same command continues from the last checkpoint", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        # Files, engine and workers are closed. A computation that was cut short may still run in XLA's threads, and
+        # an interpreter that ends under it crashes or waits for ever: so the process ends at once.
+        os._exit(130)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,10 @@ class Program:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, by)
             return process.wait(timeout=100)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGUSR1)  # every thread's stack
+            time.sleep(1)
+            pytest.fail(f"did not end within 100 s:\n{(run_dir / 'output.txt').read_text()[-10000:]}")
         finally:
             kill(process)
 
