@@ -209,14 +209,25 @@ def hint_skill(thing: str, kind: str) -> tuple[str, str]:
 class HouseholdDemonstrator:
     """The expert in an episode of a cold start, with search hints drawn from the room in half of the episodes."""
 
-    def __init__(self, observation: str, family: str, rng: random.Random):
-        """Draws the hints. Raises DataError when the observation is no room with a task."""
+    def __init__(self, observation: str, family: str, rng: random.Random, *, guess: float = 0.0):
+        """Draws the hints.
+
+        Args:
+          observation: the first one.
+          family: of the task.
+          rng: decides every draw.
+          guess: share of reviews that name a place of the room at random, and not where the thing was found: they show
+            the form of an edit, and leave its judgement to be learned.
+
+        Raises:
+          DataError: the observation is no room with a task.
+        """
         types = sorted({thing.split()[0] for thing in list_things(observation.partition("Your task")[0])})
         hints = rng.sample(types, min(rng.choice((0, 0, 1, 2)), len(types)))
         thing = goal_of(observation).obj
         self.skills = [hint_skill(thing, kind) for kind in hints]
         self._expert = HouseholdExpert(observation, " ".join(principle for _, principle in self.skills), rng)
-        self._family, self._rng = family, rng
+        self._family, self._rng, self._guess = family, rng, guess
 
     def act(self, observation: str) -> tuple[str, str]:
         """Returns the thought and the next action."""
@@ -224,6 +235,8 @@ class HouseholdDemonstrator:
 
     def review(self) -> tuple[str, dict]:
         """Returns the thought and the tool call of the review turn."""
+        if self._guess and self._rng.random() < self._guess:
+            self._expert.found_in = [self._rng.choice(self._expert.receptacles).split()[0]]
         return expert_review(self._expert, self._family, self._rng)
 
 

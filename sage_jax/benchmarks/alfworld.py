@@ -28,6 +28,7 @@ class AlfworldSettings(config.Settings):
     max_receptacles: int = setting(12, "receptacles of a generated room at most; 0 keeps the full rooms", low=0)
     expert_steps: int = setting(30, "the scripted expert must solve a generated game within so many steps", low=5)
     habit: float = setting(0.0, "share of objects of generated games that lie at a usual place", low=0, high=1)
+    review_guess: float = setting(0.0, "share of the cold start's reviews that name a place at random", low=0, high=1)
     eval_full_rooms: bool = setting(False, "also evaluate on rooms of full size (split full_rooms)", free=True)
 
 
@@ -71,7 +72,7 @@ class Alfworld:
 
     def demonstrator(self, observation: str, family: str, rng: random.Random) -> HouseholdDemonstrator:
         """Returns the household expert."""
-        return HouseholdDemonstrator(observation, family, rng)
+        return HouseholdDemonstrator(observation, family, rng, guess=self.settings.review_guess)
 
     def _source(self, splits: tuple[str, ...]) -> AlfworldSource:
         own = self.settings
