@@ -4,6 +4,7 @@
 --mode=eval    evaluates the newest checkpoint of run_dir, or the model folder when there is none
 --mode=check   prints parameters, batch shapes and memory; needs no weights and starts nothing
 --mode=compile compiles the run for --topology=v5p:4x4x4 --mesh=fsdp:16,tensor:4 and says, by its exit too, if it fits
+--mode=review  lets the start and the newest checkpoint review the same episodes, and measures their edits
 --mode=export  writes the newest checkpoint as a Hugging Face folder to run_dir/export
 """
 
@@ -23,8 +24,9 @@ _DEFAULT = "configs/skillmaster_alfworld.py"
 _CONFIG = config_flags.DEFINE_config_file(
     "config", _DEFAULT, "Config file, optionally :scale,key=value.", lock_config=True
 )
-_MODE = flags.DEFINE_enum("mode", "train", ["train", "eval", "check", "compile", "export"], "What to do.")
+_MODE = flags.DEFINE_enum("mode", "train", ["train", "eval", "check", "compile", "review", "export"], "What to do.")
 _TAG = flags.DEFINE_string("tag", "eval", "Name of the evaluation file that --mode=eval writes.")
+_PROBES = flags.DEFINE_integer("review_probes", 4, "Games that --mode=review measures an edit on.", lower_bound=1)
 _TOPOLOGY = flags.DEFINE_string("topology", "cpu:8", "Chips that --mode=compile compiles for.")
 _DISTRIBUTED = flags.DEFINE_string("distributed", "", "Several processes: auto, or address:port,number,count.")
 _MESH = flags.DEFINE_string("mesh", "", "Mesh axes for --mode=compile, in place of the config's.")
@@ -60,6 +62,10 @@ def main(argv: list[str]) -> None:
     elif _MODE.value == "eval":
         print(f"wrote {modes.evaluate_run(settings, _TAG.value)}")
         report.report_run(settings.run_dir, (_TAG.value,), title=title)
+    elif _MODE.value == "review":
+        from sage_jax.training.reviews import judge_reviews
+
+        report.report_reviews(settings.run_dir, judge_reviews(settings, probes=_PROBES.value), title=title)
     elif _MODE.value == "check":
         modes.check(settings)
     else:

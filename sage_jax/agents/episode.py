@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from sage_jax.agents import chat, parsing, prompts
+from sage_jax.agents.gathering import gather_some
 from sage_jax.envs.base import StepResult
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError, EngineError, EnvError
@@ -116,24 +117,51 @@ class Player:
         self, plans: Sequence[EpisodePlan], *, concurrency: int, done: Callable[[Trajectory], None] | None = None
     ) -> list[Trajectory]:
         """Plays every plan once, at most `concurrency` at a time; returns trajectories in the order of the plans."""
-        gate = asyncio.Semaphore(concurrency)
 
         async def one(plan: EpisodePlan) -> Trajectory:
-            async with gate:
-                trajectory = await self.play(plan)
+            trajectory = await self.play(plan)
             if done is not None:
                 done(trajectory)
             return trajectory
 
-        return list(await asyncio.gather(*(one(plan) for plan in plans)))
+        return await gather_some([one(plan) for plan in plans], concurrency=concurrency)
+
+    async def review_all(
+        self, plans: Sequence[EpisodePlan], played: Sequence[Trajectory], *, concurrency: int
+    ) -> list[Trajectory]:
+        """Reviews every episode once, see `review`; returns trajectories in the order of the plans."""
+        jobs = [self.review(plan, episode) for plan, episode in zip(plans, played, strict=True)]
+        return await gather_some(jobs, concurrency=concurrency)
 
     async def play(self, plan: EpisodePlan) -> Trajectory:
         """Plays one episode; infrastructure failures become the trajectory's status."""
+        episode = self._next_episode(plan)
+        return await self._finish(episode, episode.run())
+
+    async def review(self, plan: EpisodePlan, played: Trajectory) -> Trajectory:
+        """Returns an episode that was played without a review with one by the engine's present policy.
+
+        So several policies can review the same episode. One that has no reward or no turns is returned as it is.
+        """
+        if not played.turns or not played.reward.status.has_reward:
+            return played
+        episode = self._next_episode(plan)
+        reviewed = await self._finish(episode, episode.review(played))
+        if not reviewed.reward.status.has_reward:
+            return reviewed
+        return dataclasses.replace(
+            played, turns=(*played.turns, *reviewed.turns[len(played.turns) :]), info=reviewed.info
+        )
+
+    def _next_episode(self, plan: EpisodePlan) -> Episode:
         self._played += 1
-        episode = self.episode(plan, f"{plan.group}/{plan.seed}/{self._played}")
+        return self.episode(plan, f"{plan.group}/{plan.seed}/{self._played}")
+
+    async def _finish(self, episode: Episode, work: Coroutine[Any, Any, None]) -> Trajectory:
+        """Awaits an episode's work and returns what came of it."""
         try:
             async with asyncio.timeout(self.options.episode_timeout_s):
-                await episode.run()
+                await work
         except TimeoutError:
             episode.fail(Status.TIMEOUT, f"longer than episode_timeout_s={self.options.episode_timeout_s}")
         except EnvError as error:
@@ -191,6 +219,21 @@ class Episode:
         await self._conclude()
         if plan.review and self._turns and self._status.has_reward:
             await self._review()
+
+    async def review(self, played: Trajectory) -> None:
+        """Takes up what was played, of this plan, and reviews it."""
+        info, turns = played.info, played.turns
+        self._turns = list(turns)
+        for turn in turns:
+            self._context = (*(() if turn.starts_context else self._context), *turn.prompt_ids, *turn.output_ids)
+        self._open_turn = turns[-1].output_ids[-1] not in self._player.template.stop_ids
+        acts = [turn.info for turn in turns if turn.stream == "act"]
+        self._steps = [prompts.Step(act["observation"], act["action"] or "") for act in acts[: info["steps"]]]
+        self._status, self._won, self._score = played.reward.status, info["success"], info["score"]
+        self._task_text, self._ended_by_turn = info["task"], info["ended_by_turn"]
+        if self._plan.bank is not None:
+            self._skills = tuple(map(self._plan.bank.get, info["skills"]))
+        await self._review()
 
     async def _prepare(self) -> None:
         """Chooses the skills that the first prompt shows."""
@@ -345,6 +388,7 @@ class Episode:
         outcome = self._outcome()
         turns = tuple(_with_outcome(turn, outcome) if turn.stream == "act" else turn for turn in self._turns)
         info = {
+            "task": self._task_text,
             "success": self._won,
             "score": self._score,
             "steps": len(self._steps),

@@ -6,11 +6,11 @@ it as a bank of one.
 
 from __future__ import annotations
 
-import asyncio
 import collections
 from collections.abc import Sequence
 
 from sage_jax.agents.episode import EpisodePlan, Player
+from sage_jax.agents.gathering import gather_some
 from sage_jax.agents.tool_agent import TaskRollout
 from sage_jax.skills import GENERAL, SkillBank
 from sage_jax.skills.folders import SkillFile
@@ -28,13 +28,7 @@ class EpisodeAgent:
         self, plans: Sequence[tuple[Task, SkillFile | None, int]], *, concurrency: int
     ) -> list[TaskRollout]:
         """Plays the plans, at most `concurrency` at a time, in the order given."""
-        gate = asyncio.Semaphore(concurrency)
-
-        async def one(plan: tuple[Task, SkillFile | None, int]) -> TaskRollout:
-            async with gate:
-                return await self.play(*plan)
-
-        return list(await asyncio.gather(*(one(plan) for plan in plans)))
+        return await gather_some([self.play(*plan) for plan in plans], concurrency=concurrency)
 
     async def play(self, task: Task, skill: SkillFile | None, seed: int) -> TaskRollout:
         """Plays one rollout; infrastructure failures become its status."""

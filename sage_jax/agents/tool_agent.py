@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sage_jax.agents.gathering import gather_some
 from sage_jax.agents.judge import judge_answer
 from sage_jax.agents.tool_prompts import opening, tool_texts
 from sage_jax.envs.pool import EnvPool
@@ -95,13 +96,7 @@ class ToolAgent:
         self, plans: Sequence[tuple[Task, SkillFile | None, int]], *, concurrency: int
     ) -> list[TaskRollout]:
         """Plays (task, skill, seed) plans, at most `concurrency` at a time, in the order given."""
-        gate = asyncio.Semaphore(concurrency)
-
-        async def one(plan: tuple[Task, SkillFile | None, int]) -> TaskRollout:
-            async with gate:
-                return await self.play(*plan)
-
-        return list(await asyncio.gather(*(one(plan) for plan in plans)))
+        return await gather_some([self.play(*plan) for plan in plans], concurrency=concurrency)
 
     async def play(self, task: Task, skill: SkillFile | None, seed: int) -> TaskRollout:
         """Plays one rollout; infrastructure failures become its status."""

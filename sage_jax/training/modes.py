@@ -30,7 +30,7 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
     """
     folder = pathlib.Path(settings.run_dir)
     with open_session(settings, folder, training=False) as session:
-        restored = _newest(settings, session.model)
+        restored = newest_checkpoint(settings, session.model)
         bank, version = session.start_bank(), 1
         if restored is not None:
             bank, version = SkillBank.restore(restored.document["bank"]), restored.step + 1
@@ -58,7 +58,7 @@ def export(settings: RunSettings) -> pathlib.Path:
     source, out = pathlib.Path(settings.policy.model), pathlib.Path(settings.run_dir) / "export"
     with policy_mesh(settings):
         base = model_config(settings)
-        restored = _newest(settings, base)
+        restored = newest_checkpoint(settings, base)
         if restored is None:
             raise CheckpointError(f"{settings.run_dir} holds no checkpoint to export: train first, or name its run_dir")
         model, params = with_adapters(settings, base), restored.arrays["state"].params
@@ -71,7 +71,7 @@ def export(settings: RunSettings) -> pathlib.Path:
     return out
 
 
-def _newest(settings: RunSettings, model: ModelConfig) -> Restored | None:
+def newest_checkpoint(settings: RunSettings, model: ModelConfig) -> Restored | None:
     """Restores the newest checkpoint, if there is one, onto the mesh that is set or else onto one device."""
     folder = pathlib.Path(settings.run_dir) / "checkpoints"
     if not folder.is_dir():

@@ -21,7 +21,7 @@ from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.rollout.engine import ABORT, GenerateRequest, SamplingParams
 from sage_jax.skills import GENERAL, RetrievalConfig, SkillBank
 from sage_jax.testing.engines import ScriptedEngine
-from sage_jax.types import Status
+from sage_jax.types import RewardResult, Status
 
 LOOK = act_text("look .", "look")
 REVIEW = review_text("ok .", {"name": "keep_skill", "arguments": {"reason": "nothing new"}})
@@ -209,6 +209,28 @@ def test_out_of_steps_is_a_loss_and_is_reviewed(pool, word_tokenizer, task):
     assert [turn.stream for turn in trajectory.turns] == ["act"] * 3 + ["review"]
     assert "failure in 3 steps" in world.prompt(trajectory.turns[-1])
     assert {turn.reward.status for turn in trajectory.turns[:-1]} == {Status.TRUNCATED}
+
+
+@pytest.mark.parametrize("context", ["chat", "steps"])
+def test_a_review_afterwards_is_the_review_at_once(pool, word_tokenizer, chatml_tokenizer, task, context):
+    options = {"context": context, "max_steps": 2, "max_length": 20000, "act_tokens": 200, "review_tokens": 400}
+    tokenizer = word_tokenizer if context == "chat" else chatml_tokenizer
+    plan = EpisodePlan(task, "g", 0, bank=bank_of(task))
+    once = World(pool, tokenizer, [LOOK, LOOK, REVIEW], **options)
+    expected = once.play(dataclasses.replace(plan, review=True))
+
+    world = World(pool, tokenizer, [LOOK, LOOK], **options)
+    played = world.play(plan)
+    assert [turn.stream for turn in played.turns] == ["act", "act"]
+    later = World(pool, tokenizer, [REVIEW], **options)
+    (reviewed,) = asyncio.run(later.player.review_all([plan], [played], concurrency=1))
+    assert reviewed == expected
+    assert later.engine.answered[0][0].ids == once.engine.answered[2][0].ids
+    assert later.engine.answered[0][0].sampling == once.engine.answered[2][0].sampling
+    assert later.engine.sessions == ()
+
+    lost = dataclasses.replace(played, reward=RewardResult(None, Status.ENV_ERROR))
+    assert asyncio.run(later.player.review(plan, lost)) is lost
 
 
 def test_an_action_that_is_not_on_offer_is_played_and_priced(pool, word_tokenizer, task):
