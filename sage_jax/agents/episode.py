@@ -345,7 +345,6 @@ class Episode:
         self._context = (*ids, *result.ids)
         self._open_turn = result.ids[-1] not in stops
         text = player.tokenizer.decode(result.ids, skip_special_tokens=True)
-        info = {"text": text, "cached_tokens": result.cached_tokens}
         self._turns.append(
             Turn(
                 stream=stream,
@@ -355,7 +354,7 @@ class Episode:
                 starts_context=first,
                 weight_version=result.weight_version,
                 finish_reason=result.finish_reason,
-                info=info,
+                info={"text": text},
             )
         )
         return text, result.finish_reason

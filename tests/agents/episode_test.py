@@ -158,7 +158,8 @@ def test_a_played_conversation_is_the_sequence_that_imitation_trains_on(pool, wo
         ]
         assert sequence.mask.tolist() == mask
         assert [turn.starts_context for turn in trajectory.turns] == [True] + [False] * (len(trajectory.turns) - 1)
-        assert all(turn.info["cached_tokens"] > 0 for turn in trajectory.turns[1:])
+        answers = [answer for request, answer in world.engine.answered if request.session == session]
+        assert all(answer.cached_tokens > 0 for answer in answers[1:])
 
 
 def test_sampling_is_what_the_plan_and_the_options_say(pool, word_tokenizer, task):

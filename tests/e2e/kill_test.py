@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shutil
 import signal
 
@@ -15,7 +14,7 @@ from sage_jax.training import loop
 
 
 def outcome(folder):
-    """Returns everything that a run ends with, but for wall times and for how much of a prompt a neighbour had left."""
+    """Returns everything that a run ends with, but for wall times."""
     with Checkpointer(folder / "checkpoints") as checkpointer:
         manifest = json.loads((folder / "checkpoints" / "manifests" / f"{checkpointer.latest()}.json").read_text())
         fingerprint = manifest["fingerprint"]
@@ -25,7 +24,7 @@ def outcome(folder):
         {name: value for name, value in line.items() if not name.startswith("time")} for line in read_metrics(folder)
     ]
     files = {
-        path.name: re.sub(r'"cached_tokens": \d+', '"cached_tokens": 0', path.read_text())
+        path.name: path.read_text()
         for path in sorted([*folder.glob("rounds/*.jsonl"), *folder.glob("eval/*.json"), folder / "skills.json"])
     }
     return restored.arrays, restored.document["bank"], timeless, files
