@@ -1,12 +1,14 @@
 """The scripted expert reads every task, solves rooms of text and of the real engine, and reviews as the tools allow."""
 
 import random
+import re
 
 import alfworld.gen.goal_library as goal_library
 import pytest
 
 from sage_jax.agents.expert import (
     Goal,
+    HouseholdDemonstrator,
     HouseholdExpert,
     expert_review,
     goal_of,
@@ -15,6 +17,7 @@ from sage_jax.agents.expert import (
     list_things,
     parse_goal,
 )
+from sage_jax.benchmarks.alfworld import Alfworld, AlfworldSettings
 from sage_jax.data.household import FAMILIES, OBJECTS, Household
 from sage_jax.envs.alfworld import AlfworldFactory
 from sage_jax.errors import DataError
@@ -215,3 +218,34 @@ def test_the_review_of_a_failed_search_keeps_the_bank():
     assert thought == "no mug found ."
     outcome = apply_edit(SkillBank(), ToolCall(call["name"], call["arguments"]), task_category=FAMILIES[0])
     assert outcome.kind is EditKind.KEPT
+
+
+def demonstrated(seed, guess):
+    """Plays a room as the cold start does; returns the demonstrator's review and where the thing was found."""
+    room = Household(random.Random(seed))
+    demonstrator = HouseholdDemonstrator(room.first_observation, room.family, random.Random(seed), guess=guess)
+    expert = demonstrator._expert
+    assert play(room, expert, max_steps=60)
+    found = expert.found_in[0]
+    return demonstrator.review(), found, {name.split()[0] for name in room.receptacles}
+
+
+def test_a_guess_names_a_place_of_the_room_that_is_mostly_wrong():
+    sure = [demonstrated(seed, 0.0) for seed in range(60)]
+    assert all(f"found at {found} ." in thought for (thought, _), found, _ in sure)
+    guessed = [demonstrated(seed, 1.0) for seed in range(60)]
+    named = [(re.search(r"found at (\w+)", thought)[1], found, places) for (thought, _), found, places in guessed]
+    assert all(place in places for place, _, places in named)
+    wrong = sum(place != found for place, found, _ in named)
+    assert wrong > 30
+    for (thought, call), _, _ in guessed:  # the form is that of any review
+        place = re.search(r"found at (\w+)", thought)[1]
+        if call["name"] == "propose_skill":
+            assert hinted_types(call["arguments"]["principle"]) == [place]
+
+
+def test_the_benchmark_hands_its_share_of_guesses_to_the_expert(tmp_path):
+    settings = AlfworldSettings(review_guess=0.25)
+    benchmark = Alfworld(settings, "generated", tmp_path, 0)
+    room = Household(random.Random(0))
+    assert benchmark.demonstrator(room.first_observation, room.family, random.Random(0))._guess == 0.25
