@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from sage_jax.agents import chat, parsing, prompts
-from sage_jax.agents.gathering import gather_some
+from sage_jax.agents.gathering import map_some
 from sage_jax.envs.base import StepResult
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError, EngineError, EnvError
@@ -124,14 +124,14 @@ class Player:
                 done(trajectory)
             return trajectory
 
-        return await gather_some([one(plan) for plan in plans], concurrency=concurrency)
+        return await map_some(one, plans, concurrency=concurrency)
 
     async def review_all(
         self, plans: Sequence[EpisodePlan], played: Sequence[Trajectory], *, concurrency: int
     ) -> list[Trajectory]:
         """Reviews every episode once, see `review`; returns trajectories in the order of the plans."""
-        jobs = [self.review(plan, episode) for plan, episode in zip(plans, played, strict=True)]
-        return await gather_some(jobs, concurrency=concurrency)
+        pairs = zip(plans, played, strict=True)
+        return await map_some(lambda pair: self.review(*pair), pairs, concurrency=concurrency)
 
     async def play(self, plan: EpisodePlan) -> Trajectory:
         """Plays one episode; infrastructure failures become the trajectory's status."""

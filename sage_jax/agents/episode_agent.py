@@ -10,7 +10,7 @@ import collections
 from collections.abc import Sequence
 
 from sage_jax.agents.episode import EpisodePlan, Player
-from sage_jax.agents.gathering import gather_some
+from sage_jax.agents.gathering import map_some
 from sage_jax.agents.tool_agent import TaskRollout
 from sage_jax.skills import GENERAL, SkillBank
 from sage_jax.skills.folders import SkillFile
@@ -28,7 +28,7 @@ class EpisodeAgent:
         self, plans: Sequence[tuple[Task, SkillFile | None, int]], *, concurrency: int
     ) -> list[TaskRollout]:
         """Plays the plans, at most `concurrency` at a time, in the order given."""
-        return await gather_some([self.play(*plan) for plan in plans], concurrency=concurrency)
+        return await map_some(lambda plan: self.play(*plan), plans, concurrency=concurrency)
 
     async def play(self, task: Task, skill: SkillFile | None, seed: int) -> TaskRollout:
         """Plays one rollout; infrastructure failures become its status."""

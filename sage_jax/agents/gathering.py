@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-async def gather_some(jobs: Sequence[Awaitable[T]], *, concurrency: int) -> list[T]:
-    """Awaits every job, at most `concurrency` at a time; returns the results in the order of the jobs."""
+async def map_some(
+    function: Callable[[Item], Awaitable[Result]], items: Iterable[Item], *, concurrency: int
+) -> list[Result]:
+    """Awaits `function` of every item, at most `concurrency` at a time; returns the results in the order of the items."""
     gate = asyncio.Semaphore(concurrency)
 
-    async def one(job: Awaitable[T]) -> T:
+    async def one(item: Item) -> Result:
         async with gate:
-            return await job
+            return await function(item)
 
-    return list(await asyncio.gather(*map(one, jobs)))
+    return list(await asyncio.gather(*map(one, items)))

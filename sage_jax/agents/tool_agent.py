@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sage_jax.agents.gathering import gather_some
+from sage_jax.agents.gathering import map_some
 from sage_jax.agents.judge import judge_answer
 from sage_jax.agents.tool_prompts import opening, tool_texts
 from sage_jax.envs.pool import EnvPool
@@ -96,7 +96,7 @@ class ToolAgent:
         self, plans: Sequence[tuple[Task, SkillFile | None, int]], *, concurrency: int
     ) -> list[TaskRollout]:
         """Plays (task, skill, seed) plans, at most `concurrency` at a time, in the order given."""
-        return await gather_some([self.play(*plan) for plan in plans], concurrency=concurrency)
+        return await map_some(lambda plan: self.play(*plan), plans, concurrency=concurrency)
 
     async def play(self, task: Task, skill: SkillFile | None, seed: int) -> TaskRollout:
         """Plays one rollout; infrastructure failures become its status."""
