@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 async def map_some(
     function: Callable[[Item], Awaitable[Result]], items: Iterable[Item], *, concurrency: int
 ) -> list[Result]:
-    """Awaits `function` of every item, at most `concurrency` at a time; returns the results in the order of the items."""
+    """Awaits `function` of every item, at most `concurrency` at a time; returns results in the order of the items."""
     gate = asyncio.Semaphore(concurrency)
 
     async def one(item: Item) -> Result:
