@@ -195,7 +195,7 @@ def render_history(history: Sequence[Attempt], *, form: str = "file", budget: in
       length: tokens of a text.
     """
     newest = history[-1]
-    head = f"Generation {newest.generation}, {_score(newest)}:"
+    head = f"Generation {newest.generation} {_score(newest)}:"
     name = f"generation {newest.generation}"
     lines = [f"- {name}, {_describe(rollout, number)}" for number, rollout in enumerate(_rewarded(newest), start=1)]
     if newest.skill is None:
@@ -210,7 +210,7 @@ def render_history(history: Sequence[Attempt], *, form: str = "file", budget: in
         skill = skill[: len(skill) * 3 // 4]
         text = f"{head}\n{skill}"
     for attempt in reversed(history[:-1]):
-        longer = f"Generation {attempt.generation}, {_score(attempt)}: {_summary(attempt)}\n{text}"
+        longer = f"Generation {attempt.generation} {_score(attempt)}: {_summary(attempt)}\n{text}"
         if length(longer) > budget:
             break
         text = longer
@@ -229,9 +229,13 @@ def _rewarded(attempt: Attempt) -> list[TaskRollout]:
 
 
 def _score(attempt: Attempt) -> str:
+    """Returns a word for the outcome, which a small editor reads more easily than a number, and the number."""
     rewarded = _rewarded(attempt)
     solved = sum(rollout.reward.value > 0 for rollout in rewarded)
-    return f"solved {solved} of {len(rewarded)}"
+    if attempt.skill is not None and not rewarded:
+        return "untried"
+    word = "failed" if not solved else "helped" if solved < len(rewarded) else "worked"
+    return f"{word}, solved {solved} of {len(rewarded)}"
 
 
 def _describe(rollout: TaskRollout, number: int) -> str:

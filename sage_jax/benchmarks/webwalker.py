@@ -17,6 +17,7 @@ from sage_jax.errors import ConfigError
 from sage_jax.types import Task
 
 VARIABLE = "WEBWALKER_DATA"
+_GENERATED_PAGES = 8192  # of some KB each; reading one again costs more than a turn of the local task LLM
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,10 +77,13 @@ class Webwalker:
         return {split: tuple(dataclasses.replace(questions[i], split=split) for i in parts[split]) for split in splits}
 
     def factory(self) -> EnvFactory:
-        """Returns what makes environments."""
+        """Returns what makes environments. Pages of generated sites are small: all of a run's fit the cache."""
         from sage_jax.envs.webwalker import WebwalkerFactory
+        from sage_jax.tools import FetchOptions
 
-        return WebwalkerFactory(page_chars=self.settings.sites_page_chars)
+        generated = self.source == "generated" or not os.environ.get(VARIABLE, "")
+        fetch = FetchOptions(cached_pages=_GENERATED_PAGES) if generated else FetchOptions()
+        return WebwalkerFactory(fetch, page_chars=self.settings.sites_page_chars)
 
     def size_key(self, split: str) -> str:
         """Returns the key that decides how many questions a split has."""

@@ -24,9 +24,9 @@ from sage_jax.types import RewardResult, Status, Task
 
 IDLE_STEPS = ("read news", "ask members")  # the task LLM does not know what to do with them
 STEPS_OF_A_SKILL = 4
-HISTORY_TOKENS = 140
+HISTORY_TOKENS = 24  # the last skill and whether it worked
 SEED_SKILL = SkillFile("answer-question", "answer a question with tools", "read news")
-KEEP_SOLVED, KEEP_FAILED, FIT = 0.9, 0.5, 0.2  # chances to keep a step, and that a new one is the fitting one
+KEEP_SOLVED, KEEP_FAILED, FIT = 0.97, 0.4, 0.3  # chances to keep a step, and that a new one is the fitting one
 
 _LESSON_SEED = 10**6  # worlds of lessons are none of a run's
 
@@ -67,8 +67,8 @@ def _ask_files(rng: random.Random) -> tuple[str, str]:
 WORKS = {"webwalker": Work(site_follower.STEPS, _ask_site), "gaia": Work(file_follower.STEPS, _ask_files)}
 
 
-def lesson(rng: random.Random) -> list[Message]:
-    """Returns one prompt and an imperfect editor's answer."""
+def lessons(rng: random.Random, answers: int) -> list[list[Message]]:
+    """Returns one prompt with each of several answers of an imperfect editor: what it may do, not what it did once."""
     work = rng.choice(tuple(WORKS.values()))
     question, fitting = work.ask(rng)
     task = Task("lesson", "", "train", "", {"question": question})
@@ -79,17 +79,17 @@ def lesson(rng: random.Random) -> list[Message]:
         history.append(Attempt(generation, skill, _rollouts(task, rng)))
     length = lambda text: len(split_words(text))  # noqa: E731
     message = editor_message(question, history, form="body", budget=HISTORY_TOKENS, length=length)
-    answer = skill_body(_edit(work, fitting, last, history[-1], rng))
-    return [("user", message, False), ("assistant", answer, True)]
+    edits = (skill_body(_edit(work, fitting, last, history[-1], rng)) for _ in range(answers))
+    return [[("user", message, False), ("assistant", edit, True)] for edit in edits]
 
 
 def editor_words() -> set[str]:
     """Returns every word of the lessons, and those that any prompt of the local scale may hold."""
     rng, words = random.Random(0), set()
     for _ in range(400):
-        for _, text, _ in lesson(rng):
+        for _, text, _ in lessons(rng, 1)[0]:
             words |= {word for word in split_words(text) if not word.isdigit()}
-    extra = "unreadable tokens longer than skill no answer gave steps malformed unknown"
+    extra = "untried unreadable tokens longer than skill no answer gave steps malformed unknown"
     return words | set(split_words(extra)) | set("0123456789")
 
 
@@ -108,7 +108,7 @@ def _edit(work: Work, fitting: str, last: Sequence[str], attempt: Attempt, rng: 
 
 
 def _rollouts(task: Task, rng: random.Random) -> tuple[TaskRollout, ...]:
-    chance = rng.choice((0.0, 0.0, 0.5, 1.0))  # the rollouts of a skill are alike
+    chance = rng.choice((0.0, 0.0, 0.5, 1.0, 1.0))  # the rollouts of a skill are alike
     return tuple(_rollout(task, rng.random() < chance, rng) for _ in range(2))
 
 

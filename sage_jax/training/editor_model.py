@@ -11,8 +11,9 @@ import random
 import jax
 
 from sage_jax.agents.chat import ChatTemplate
-from sage_jax.data.editor_corpus import editor_words, lesson
-from sage_jax.data.packing import MicroBatches, micro_batches, pack
+from sage_jax.data.editor_corpus import STEPS_OF_A_SKILL, editor_words, lessons
+from sage_jax.data.packing import MicroBatches, micro_batches
+from sage_jax.data.prefixes import pack_shared
 from sage_jax.data.sft import conversation_sequence, text_encoder
 from sage_jax.data.word_tokenizer import build_tokenizer
 from sage_jax.models import hf
@@ -29,8 +30,8 @@ MODEL = ModelConfig(
     hidden_size=64,
     intermediate_size=192,
     num_layers=2,
-    num_heads=2,
-    num_kv_heads=2,
+    num_heads=4,
+    num_kv_heads=4,
     head_dim=32,
     rope_theta=10000.0,
     qkv_bias=True,
@@ -39,6 +40,7 @@ MODEL = ModelConfig(
     rms_eps=1e-6,
     max_position=1024,
 )
+COPY_OFFSET = 3 * STEPS_OF_A_SKILL  # two words and a full stop a step, the last stop being the end of the message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +50,16 @@ class EditorModelSettings:
     Attributes:
       updates: optimizer steps.
       rows, row_length: of one update, in tokens.
+      prompts, answers: drawn for one update, and answers to each, which share it; what does not fit is left out.
       learning_rate: peak.
       seed: of the initialisation and of the lessons.
     """
 
-    updates: int = 700
+    updates: int = 600
     rows: int = 8
-    row_length: int = 320
+    row_length: int = 256
+    prompts: int = 18
+    answers: int = 4
     learning_rate: float = 4e-3
     seed: int = 0
 
@@ -64,12 +69,15 @@ def make_editor_model(settings: EditorModelSettings, out: pathlib.Path) -> dict[
     tokenizer = build_tokenizer(editor_words(), MODEL.vocab_size)
     encode, template = text_encoder(tokenizer), ChatTemplate.from_tokenizer(tokenizer)
     params = init_params(MODEL, jax_key(settings.seed, "editor"))
-    params = add_previous_token_heads(params, MODEL, kv_head=0, offsets=(1,), weight=0.9, length=256)
+    # One head looks at the token before, one at what stands in the same place of the skill that is to be edited.
+    for head, offset in enumerate((1, COPY_OFFSET)):
+        params = add_previous_token_heads(params, MODEL, kv_head=head, offsets=(offset,), weight=0.9, length=256)
     rng = random.Random(derive_seed(settings.seed, "editor/lessons"))
 
     def batch() -> MicroBatches:
-        lessons = [conversation_sequence(lesson(rng), encode, template, i) for i in range(2 * settings.rows)]
-        packed = pack(lessons, row_length=settings.row_length)
+        drawn = [lesson for _ in range(settings.prompts) for lesson in lessons(rng, settings.answers)]
+        sequences = [conversation_sequence(lesson, encode, template, i) for i, lesson in enumerate(drawn)]
+        packed = pack_shared(sequences, row_length=settings.row_length)
         return micro_batches(packed.rows(slice(0, settings.rows)), settings.rows, capacity_multiple=512)
 
     optimizer = make_optimizer(
@@ -80,7 +88,7 @@ def make_editor_model(settings: EditorModelSettings, out: pathlib.Path) -> dict[
             total_steps=settings.updates + 1,
         )
     )
-    update = make_update_step(functools.partial(forward, MODEL), head_weights, optimizer, LossOptions(kind="sft"))
+    update = make_update_step(functools.partial(forward, MODEL, unroll=True), head_weights, optimizer, LossOptions(kind="sft"))
     state, values = TrainState.create(params, optimizer), {}
     for step in range(settings.updates):
         state, metrics = update(state, batch())

@@ -243,16 +243,16 @@ def test_history_shows_outcomes_and_fits_its_budget():
         (rollout(1.0), rollout(0.0, "", ended_by="steps"), rollout(None)),
     )
     text = render_history([old, bad, new], budget=500, length=words)
-    assert text.splitlines()[0] == "Generation 0, solved 1 of 2: look shelf"
-    assert text.splitlines()[1] == "Generation 1, solved 0 of 0: no skill: no front matter"
+    assert text.splitlines()[0] == "Generation 0 helped, solved 1 of 2: look shelf"
+    assert text.splitlines()[1] == "Generation 1 failed, solved 0 of 0: no skill: no front matter"
     assert text.splitlines()[2] == '- generation 2, rollout 1: solved, answered "a"; calls: 2 ok'
     assert text.splitlines()[3] == "- generation 2, rollout 2: failed, gave no answer (steps); calls: 2 ok"
-    assert text.splitlines()[4] == "Generation 2, solved 1 of 2:"  # the third rollout has no reward
+    assert text.splitlines()[4] == "Generation 2 helped, solved 1 of 2:"  # the third rollout has no reward
     assert text.endswith(new.skill.text)
     body = render_history([old, bad, new], form="body", budget=500, length=words)
-    assert body.endswith("Generation 2, solved 1 of 2:\nstep one\nstep two")
+    assert body.endswith("Generation 2 helped, solved 1 of 2:\nstep one\nstep two")
     long = Attempt(1, SkillFile("b", "newer", "open fridge\nlook"), (rollout(0.0),))  # its description stands for it
-    assert render_history([long, new], budget=500, length=words).startswith("Generation 1, solved 0 of 1: newer\n")
+    assert render_history([long, new], budget=500, length=words).startswith("Generation 1 failed, solved 0 of 1: newer\n")
     for budget in (60, 45, 30, 20, 8):
         shorter = render_history([old, bad, new], budget=budget, length=words)
         assert words(shorter) <= budget

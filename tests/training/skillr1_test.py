@@ -1,13 +1,26 @@
 """A whole run of Skill-R1: editor, follower, generated sites, update, evaluation, banks; and one that goes on."""
 
+import asyncio
+import hashlib
 import json
 import pathlib
+import threading
 
+import jax
+import numpy as np
 import pytest
 
 from sage_jax import config
 from sage_jax.metrics.evaluation import read_rows
+from sage_jax.models.transformer import init_params
+from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.engine_llm import EngineLlm
+from sage_jax.rollout.programs import EngineConfig
+from sage_jax.rollout.task_llm import ChatRequest
+from sage_jax.seeding import jax_key
 from sage_jax.settings import RunSettings
+from sage_jax.testing.chat_server import ChatServer
+from sage_jax.testing.tiny import MODEL
 from sage_jax.training.editor_model import EditorModelSettings, make_editor_model
 from sage_jax.training.loop import train
 
@@ -72,3 +85,47 @@ def test_literal_without_lambda_leaves_the_editor_as_it_was(tmp_path, editor_fol
     last = metrics(folder)[-1] | {name: value for line in metrics(folder) for name, value in line.items()}
     assert last["update/sequences"] == 0
     assert last["update/steps"] == 0
+
+
+def digest(params) -> str:
+    leaves = jax.tree.leaves(jax.device_get(params))
+    return hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)).hexdigest()
+
+
+@pytest.fixture
+def frozen_model(word_tokenizer):
+    """A model behind a socket: (its parameters, script that answers a question with its text)."""
+    params = init_params(MODEL, jax_key(0, "frozen"))
+    engine = EmbeddedEngine(MODEL, params, EngineConfig(num_slots=4, max_length=2048))
+    llm, loop = EngineLlm(engine, word_tokenizer), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def answer(body):
+        request = ChatRequest(tuple(body["messages"]), max_tokens=4, seed=body.get("seed", 0))
+        return asyncio.run_coroutine_threadsafe(llm.complete(request), loop).result(120).text
+
+    yield params, answer
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    engine.close()
+
+
+@pytest.mark.slow
+def test_the_task_llm_gives_text_alone_and_its_weights_stay_as_they_were(
+    tmp_path, editor_folder, tiny_cache, frozen_model
+):
+    params, answer = frozen_model
+    before, editor = digest(params), (editor_folder / "model.safetensors").read_bytes()
+    with ChatServer(answer) as server:
+        endpoint = {"task_llm": "endpoint", "task_url": server.url, "task_model": "frozen", "max_steps": 2}
+        train(settings(tmp_path / "run", editor_folder, tiny_cache, kl_coef=0.1, **endpoint))
+    values = {name: value for line in metrics(tmp_path / "run") for name, value in line.items()}
+    assert values["update/steps"] == 1  # the editor was updated
+    assert digest(params) == before
+    assert (editor_folder / "model.safetensors").read_bytes() == editor
+    assert set(server.paths) == {"/v1/chat/completions"}
+    for body in server.bodies:
+        assert not {"logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids"} & body.keys()
+        assert all(isinstance(message["content"], str) for message in body["messages"])
