@@ -88,7 +88,9 @@ def make_editor_model(settings: EditorModelSettings, out: pathlib.Path) -> dict[
             total_steps=settings.updates + 1,
         )
     )
-    update = make_update_step(functools.partial(forward, MODEL, unroll=True), head_weights, optimizer, LossOptions(kind="sft"))
+    update = make_update_step(
+        functools.partial(forward, MODEL, unroll=True), head_weights, optimizer, LossOptions(kind="sft")
+    )
     state, values = TrainState.create(params, optimizer), {}
     for step in range(settings.updates):
         state, metrics = update(state, batch())

@@ -252,7 +252,8 @@ def test_history_shows_outcomes_and_fits_its_budget():
     body = render_history([old, bad, new], form="body", budget=500, length=words)
     assert body.endswith("Generation 2 helped, solved 1 of 2:\nstep one\nstep two")
     long = Attempt(1, SkillFile("b", "newer", "open fridge\nlook"), (rollout(0.0),))  # its description stands for it
-    assert render_history([long, new], budget=500, length=words).startswith("Generation 1 failed, solved 0 of 1: newer\n")
+    text = render_history([long, new], budget=500, length=words)
+    assert text.startswith("Generation 1 failed, solved 0 of 1: newer\n")
     for budget in (60, 45, 30, 20, 8):
         shorter = render_history([old, bad, new], budget=budget, length=words)
         assert words(shorter) <= budget
