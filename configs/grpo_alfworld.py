@@ -15,7 +15,7 @@ about as many episodes in all. At other scales raise `rounds` by their share.
 from configs.alfworld_common import SCALES, make_config
 
 OWN = dict(method="grpo", retrieval="none", mutate="never", utility=False)
-LOCAL = OWN | dict(rounds=27)
+LOCAL = OWN | dict(rounds=29)
 
 
 def get_config(arg: str = ""):
