@@ -43,7 +43,7 @@ Generate = Callable[[np.ndarray, int], None]  # (prompts [B, T], new tokens)
 def embedded(folder: str, batch: int, length: int, dtype: str) -> tuple[Generate, Callable[[], None]]:
     """Returns our engine with one slot a sequence, compiled, and what closes it."""
     model, params = hf.load(folder, dtype=dtype, compute_dtype=dtype)
-    engine = EmbeddedEngine(model, params, EngineConfig(num_slots=batch, max_length=length))
+    engine = EmbeddedEngine(model, params, EngineConfig.for_model(model, batch, length))
     engine.warmup()
     calls = 0
 

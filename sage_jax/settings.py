@@ -126,6 +126,7 @@ class RlSettings(config.Settings):
     gamma: float = setting(0.2, "scale of the review turns' advantages", low=0)
     epochs: int = setting(1, "passes over the same rollouts", low=1)
     minibatches: int = setting(1, "updates of one pass", low=1)
+    ahead: bool = setting(False, "play the next round while learning from this one, one update behind")
     aggregation: str = setting("token_mean", "of the loss", choices=("token_mean", "sequence_mean", "constant_length"))
     constant_length: int = setting(0, "tokens, for aggregation constant_length", low=0)
     clip_low: float = setting(0.2, "the ratio is clipped below at 1 - clip_low", above=0, high=1)

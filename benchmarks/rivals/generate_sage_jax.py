@@ -30,10 +30,8 @@ PARAMS = init_params(MODEL, jax.random.key(0))
 
 @functools.cache
 def make_engine(batch: int) -> EmbeddedEngine:
-    """Returns an engine for so many sequences at once, compiled: all of them decode side by side, up to 32."""
-    rows = min(32, -(-batch // 8) * 8)
-    sizes = {"num_slots": batch, "decode_rows": rows, "prefill_rows": max(4, rows // 2), **SIZES}
-    config = EngineConfig(max_length=LONGEST, keep_sampled=args.mode == "sampled", **sizes)
+    """Returns an engine for so many sequences at once, compiled."""
+    config = EngineConfig.for_model(MODEL, batch, LONGEST, keep_sampled=args.mode == "sampled", **SIZES)
     engine = EmbeddedEngine(MODEL, PARAMS, config)
     engine.warmup()
     return engine

@@ -76,7 +76,7 @@ def grpo(watch: work.Stopwatch) -> None:
     """Generates, scores, updates: what a round of GRPO does."""
     params = init_params(MODEL, jax.random.key(0))
     update, optimizer = make_update(work.KL_COEF)
-    config = EngineConfig(num_slots=work.PROMPTS * work.GROUP, max_length=work.PROMPT_TOKENS + work.NEW_TOKENS)
+    config = EngineConfig.for_model(MODEL, work.PROMPTS * work.GROUP, work.PROMPT_TOKENS + work.NEW_TOKENS)
     engine = EmbeddedEngine(MODEL, params, config)
     state = TrainState.create(params, optimizer)
     groups = np.repeat(np.arange(work.PROMPTS), work.GROUP)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,12 +24,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from sage_jax.errors import ConfigError
-from sage_jax.models import ModelConfig, Params, forward_cached, head_weights
+from sage_jax.models import ModelConfig, Params, abstract_params, forward_cached, head_weights
 from sage_jax.rollout import kv_cache
 from sage_jax.rollout.kv_cache import Cache
 from sage_jax.rollout.sampling import SamplingRows, sample
 
 _MIN_ROWS = 8  # products of fewer rows take another, slower path on a CPU
+_MAX_ROWS = 32  # more read the weights more rarely still, but waste more while few slots run
+_CACHES = 16 << 20  # bytes of weights that a core's caches are taken to hold from one group to the next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +81,25 @@ class EngineConfig:
             )
         if self.decode_rows % _MIN_ROWS:
             raise ConfigError(f"engine.decode_rows={self.decode_rows}: must be a multiple of {_MIN_ROWS}")
+
+    @classmethod
+    def for_model(cls, model: ModelConfig, num_slots: int, max_length: int, **sizes: Any) -> EngineConfig:
+        """Returns sizes that suit a model, from measurements on a CPU.
+
+        Small weights stay in the caches: groups of 8 rows then waste least, and the defaults are kept. Larger ones are
+        read anew by every group: as many slots as there are decode side by side, up to 32, and the pieces of prompts
+        are more and shorter, since a turn's last piece is half empty on average.
+
+        Args:
+          model: the model.
+          num_slots, max_length: see the class.
+          sizes: other fields, which go before what would be chosen.
+        """
+        weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(model)))
+        if weights * jnp.dtype(model.dtype).itemsize > _CACHES:
+            rows = min(_MAX_ROWS, -(-num_slots // _MIN_ROWS) * _MIN_ROWS)
+            sizes = {"decode_rows": rows, "prefill_chunk": 8, "prefill_rows": rows} | sizes
+        return cls(num_slots=num_slots, max_length=max_length, **sizes)
 
     @property
     def pieces(self) -> int:

@@ -41,6 +41,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OPEN_PATHS = ("/health", "/metrics")  # what probes and scrapers call without a key
 _GAUGES = ("running", "waiting", "kept_sessions", "weight_version", "compilations")
 _HEALTH_S = 20.0
+_SIZES = ("prefill_chunk", "prefill_rows", "decode_rows", "decode_steps", "block")  # of EngineConfig
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -282,10 +283,9 @@ def open_service(arguments: argparse.Namespace) -> EngineService:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"--model={arguments.model}: no such model folder (it needs config.json and safetensors)")
     model, params = hf.load(folder, compute_dtype=arguments.dtype)
-    names = ("prefill_chunk", "prefill_rows", "decode_rows", "decode_steps", "block", "max_stop_ids")
-    sizes = {name: getattr(arguments, name) for name in names}
+    sizes = {name: value for name in (*_SIZES, "max_stop_ids") if (value := getattr(arguments, name)) is not None}
     length = arguments.max_length or min(model.max_position, EngineConfig.max_length)
-    engine = EmbeddedEngine(model, params, EngineConfig(num_slots=arguments.slots, max_length=length, **sizes))
+    engine = EmbeddedEngine(model, params, EngineConfig.for_model(model, arguments.slots, length, **sizes))
     engine.warmup()
     tokenizer = None
     if not arguments.skip_tokenizer_init and any(
@@ -328,8 +328,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--grace", type=int, default=30, help="seconds that running turns get after SIGTERM")
     made.add_argument("--slots", type=int, default=EngineConfig.num_slots, help="sequences at once")
     made.add_argument("--max-length", type=int, default=0, help="longest context; 0: the model's, 2048 at most")
-    for name in ("prefill_chunk", "prefill_rows", "decode_rows", "decode_steps", "block"):
-        made.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(EngineConfig, name))
+    for name in _SIZES:
+        made.add_argument(f"--{name.replace('_', '-')}", type=int, help="default: what suits the model")
     made.add_argument("--max-stop-ids", type=int, default=16)
     return made
 

@@ -187,7 +187,7 @@ def _update_job(settings: RunSettings, model: ModelConfig, mesh: Mesh, rows: int
 
 def _engine_jobs(settings: RunSettings, model: ModelConfig, mesh: Mesh) -> list[_Job]:
     """Returns prefill and decode of one engine."""
-    config = EngineConfig(num_slots=settings.engine.slots, max_length=settings.engine.max_length)
+    config = EngineConfig.for_model(model, settings.engine.slots, settings.engine.max_length)
     weights, cache, prefill, decode = abstract_engine(model, config, mesh)
     programs = compile_programs(model, config)
     blocks, sampled = config.cache_length // config.block, config.rows * config.decode_steps

@@ -39,7 +39,7 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
     """
     sizes = settings.engine
     if sizes.engine == "embedded":
-        config = EngineConfig(num_slots=sizes.slots, max_length=sizes.max_length)
+        config = EngineConfig.for_model(model, sizes.slots, sizes.max_length)
         mesh = jax.sharding.get_mesh()
         cut = not mesh.empty and mesh.shape["tensor"] > 1
         engine = EmbeddedEngine(model, params, config, mesh=engine_mesh(mesh) if cut else None)

@@ -1,7 +1,8 @@
 """Training, top to bottom: cold start, evaluation, rounds of (rollouts, rewards, update, new weights, checkpoint).
 
 A round is a function of (parameters, bank, seed, round number) alone, so a run that was killed anywhere continues
-from its last checkpoint to the same parameters, bit for bit.
+from its last checkpoint to the same parameters, bit for bit. With `ahead`, rounds are played while the learner works
+on the one before (ahead.py), and a checkpoint also has the parameters that the round in play is played with.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sage_jax.models.sharding import token_shards
 from sage_jax.seeding import numpy_rng
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank, save_bank
+from sage_jax.training.ahead import Ahead
 from sage_jax.training.batches import place_batch
 from sage_jax.training.cold_start import cold_start
 from sage_jax.training.evaluate import evaluate, evaluate_skills
@@ -59,10 +61,16 @@ def train(settings: RunSettings) -> pathlib.Path:
     if is_first():
         open_run_folder(folder, config.flatten(settings))
     with checkpointer, open_session(settings, folder) as session:
-        state, reference, bank, cursor, done = start(session, checkpointer)
+        state, reference, bank, cursor, done, behind = start(session, checkpointer)
         saving: dict[str, float] = {}  # known only once the round it belongs to is written
         profiled = settings.profile_steps if is_first() else ""
-        with RunWriter(folder, cursor=cursor, step=done) as writer, Trace(profiled, folder / "profile") as trace:
+        with (
+            RunWriter(folder, cursor=cursor, step=done) as writer,
+            Trace(profiled, folder / "profile") as trace,
+            Ahead(session.runner) as ahead,
+        ):
+            if behind is not None and plays_ahead(settings, done):
+                start_ahead(session, ahead, behind, bank, done)
             if done == 0:
                 run_evaluation(session, state.params, bank, "before", writer, 0)
             with show_progress("rounds", rounds, done=done) as progress:
@@ -71,10 +79,12 @@ def train(settings: RunSettings) -> pathlib.Path:
                     if every and number and number % every == 0:
                         run_evaluation(session, state.params, bank, f"round_{number}", writer, number)
                     trace.step(number)
-                    state, bank, shown = play_and_learn(session, state, reference, bank, number, writer, saving)
+                    state, bank, shown = play_and_learn(session, state, reference, bank, number, writer, ahead, saving)
                     if number + 1 == rounds or (number + 1) % settings.save_every == 0:
                         begun = time.monotonic()
-                        save(checkpointer, number + 1, state, reference, bank, writer)
+                        behind = ahead.behind if ahead.behind is not None else spare(settings, state)
+                        in_play = ahead.behind is not None
+                        save(checkpointer, number + 1, state, reference, bank, writer, behind, in_play=in_play)
                         saving = {"time/checkpoint": time.monotonic() - begun}
                     progress.advance(1, shown)
             if played := max(done, rounds):
@@ -85,13 +95,14 @@ def train(settings: RunSettings) -> pathlib.Path:
 
 
 class Start(NamedTuple):
-    """Where a run begins or goes on: `done` rounds are behind it."""
+    """Where a run begins or goes on: `done` rounds are over, and `behind` plays the next one if it is not None."""
 
     state: TrainState
     reference: Any
     bank: SkillBank
     cursor: int
     done: int
+    behind: Any = None
 
 
 def start(session: Session, checkpointer: Checkpointer) -> Start:
@@ -100,10 +111,11 @@ def start(session: Session, checkpointer: Checkpointer) -> Start:
     template = TrainState.create(session.params, session.optimizer)
     if checkpointer.latest() is not None:
         arrays = {"state": template} | ({"reference": session.params} if settings.rl.kl_coef else {})
+        arrays |= {"behind": session.params} if settings.rl.ahead else {}
         restored = checkpointer.restore(arrays)
         arrays, document = restored.arrays, restored.document
-        bank = SkillBank.restore(document["bank"])
-        return Start(arrays["state"], arrays.get("reference"), bank, document["metrics_cursor"], restored.step)
+        bank, behind = SkillBank.restore(document["bank"]), arrays["behind"] if document.get("in_play") else None
+        return Start(arrays["state"], arrays.get("reference"), bank, document["metrics_cursor"], restored.step, behind)
     params, metrics = cold_start(session)
     state = _commit(TrainState.create(params, session.optimizer))
     # A copy: updates donate the state's buffers.
@@ -112,7 +124,7 @@ def start(session: Session, checkpointer: Checkpointer) -> Start:
     with RunWriter(session.folder) as writer:
         if metrics:
             writer.write(0, metrics)
-        save(checkpointer, 0, state, reference, bank, writer)
+        save(checkpointer, 0, state, reference, bank, writer, spare(settings, state))
         return Start(state, reference, bank, writer.cursor(), 0)
 
 
@@ -122,11 +134,25 @@ def _commit(tree: Any) -> Any:
 
 
 def save(
-    checkpointer: Checkpointer, step: int, state: TrainState, reference: Any, bank: SkillBank, writer: RunWriter
+    checkpointer: Checkpointer,
+    step: int,
+    state: TrainState,
+    reference: Any,
+    bank: SkillBank,
+    writer: RunWriter,
+    behind: Any = None,
+    *,
+    in_play: bool = False,
 ) -> None:
-    """Saves everything the next round needs."""
-    arrays = {"state": state} | ({} if reference is None else {"reference": reference})
-    checkpointer.save(step, arrays, {"round": step, "bank": bank.snapshot(), "metrics_cursor": writer.cursor()})
+    """Saves everything the next round needs; `in_play` tells whether it is played with `behind`."""
+    arrays = {"state": state, "reference": reference, "behind": behind}
+    document = {"round": step, "bank": bank.snapshot(), "metrics_cursor": writer.cursor(), "in_play": in_play}
+    checkpointer.save(step, {name: tree for name, tree in arrays.items() if tree is not None}, document)
+
+
+def spare(settings: RunSettings, state: TrainState) -> Any:
+    """Returns what stands for the parameters of a round in play where there is none, so that checkpoints are alike."""
+    return state.params if settings.rl.ahead else None
 
 
 def play_and_learn(
@@ -136,6 +162,7 @@ def play_and_learn(
     bank: SkillBank,
     number: int,
     writer: RunWriter,
+    ahead: Ahead,
     more: Mapping[str, float] | None = None,
 ) -> tuple[TrainState, SkillBank, dict[str, float]]:
     """Plays round `number`, updates, writes its metrics and trajectories; returns what the progress line shows.
@@ -147,21 +174,26 @@ def play_and_learn(
       bank: as the round's episodes see it.
       number: of the round, from 0.
       writer: where metrics go.
+      ahead: has the round in play, if it was begun before, and gets the next one.
       more: metrics to write along.
     """
     settings, clock, waited = session.settings, Clock(), waited_s(session)
-    hand_over(session, state.params, number)
-    clock.lap("weights")
-    tasks = round_tasks(session.tasks["train"], settings, number)
-
-    def play() -> Any:
-        rounds = session.skill_player.play_round if session.skill_player else METHODS[settings.rl.method]
-        return session.runner.run(rounds(session.player, settings, tasks, session.tasks["train"], bank, number))
-
-    result = once(play)
-    clock.lap("rollout")
-    clock.move("rollout", "reward", result.metrics.get("time/reward", 0.0))
-    state, learned = learn(session, state, reference, result.trajectories, number, clock)
+    lag = ahead.behind is not None
+    if lag:
+        result, behind = ahead.take()
+        clock.lap("rollout")
+    else:
+        hand_over(session, state.params, number)
+        clock.lap("weights")
+        result, behind = once(lambda: play(session, bank, number)), None
+        clock.lap("rollout")
+        clock.move("rollout", "reward", result.metrics.get("time/reward", 0.0))
+    if plays_ahead(settings, number + 1):
+        # A copy: the update donates the state's buffers.
+        start_ahead(session, ahead, _commit(jax.tree.map(jnp.array, state.params)), result.bank, number + 1)
+        clock.lap("weights")
+    state, learned = learn(session, state, reference, result.trajectories, number, clock, behind=behind)
+    learned["rollout/lag"] = float(lag)
     lr = float(session.schedule(max(int(state.step) - 1, 0)))
     waited = waited_s(session) - waited
     metrics = {**result.metrics, **learned, **clock.seconds(), **(more or {}), "time/env": waited, "lr": lr}
@@ -174,6 +206,26 @@ def play_and_learn(
     if "utility/mean" in metrics:
         shown |= {"utility": metrics["utility/mean"], "skills": metrics["bank/size"]}
     return state, result.bank, shown
+
+
+def play(session: Session, bank: SkillBank, number: int) -> Any:
+    """Plays round `number` with the weights that the engine has; in the first process only."""
+    settings, every = session.settings, session.tasks["train"]
+    rounds = session.skill_player.play_round if session.skill_player else METHODS[settings.rl.method]
+    tasks = round_tasks(every, settings, number)
+    return session.runner.run(rounds(session.player, settings, tasks, every, bank, number))
+
+
+def plays_ahead(settings: RunSettings, number: int) -> bool:
+    """Tells whether round `number` is played during the update before it: an evaluation in between needs the engine."""
+    every = settings.evaluation.eval_every
+    return settings.rl.ahead and 0 < number < settings.rl.rounds and not (every and number % every == 0)
+
+
+def start_ahead(session: Session, ahead: Ahead, params: Any, bank: SkillBank, number: int) -> None:
+    """Begins to play round `number` in a thread, with `params`."""
+    hand_over(session, params, number)
+    ahead.start(lambda: play(session, bank, number), params)
 
 
 def waited_s(session: Session) -> float:
@@ -198,9 +250,19 @@ def round_tasks(tasks: Sequence[Task], settings: RunSettings, number: int) -> li
 
 
 def learn(
-    session: Session, state: TrainState, reference: Any, trajectories: Sequence[Trajectory], number: int, clock: Clock
+    session: Session,
+    state: TrainState,
+    reference: Any,
+    trajectories: Sequence[Trajectory],
+    number: int,
+    clock: Clock,
+    *,
+    behind: Any = None,
 ) -> tuple[TrainState, dict[str, float]]:
-    """Packs the turns that have an advantage and updates on them; without any, the state is returned as it is."""
+    """Packs the turns that have an advantage and updates on them; without any, the state is returned as it is.
+
+    `behind` are the parameters that sampled, where those are not the state's: ratios are then taken against them.
+    """
     settings = session.settings
     sequences = trajectories_to_sequences(trajectories, streams=session.streams)
     if not sequences:
@@ -228,9 +290,10 @@ def learn(
         )
         batches.append(place_batch(micro))
     clock.lap("pack")
-    if len(batches) * settings.rl.epochs > 1:
+    if behind is not None or len(batches) * settings.rl.epochs > 1:
         # Later updates leave the policy that sampled: its log-probabilities are taken before the first.
-        batches = [micro._replace(old_logprobs=session.logprobs(state.params, micro)) for micro in batches]
+        sampler = state.params if behind is None else behind
+        batches = [micro._replace(old_logprobs=session.logprobs(sampler, micro)) for micro in batches]
     metrics = []
     for micro in batches * settings.rl.epochs:
         state, one = session.update(state, micro, reference)

@@ -14,6 +14,7 @@ from typing import Any
 from sage_jax.agents.episode import EpisodePlan
 from sage_jax.errors import CheckpointError, ConfigError
 from sage_jax.methods.skillmaster import Review, measure_utilities, read_reviews
+from sage_jax.metrics.progress import show_progress
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
 from sage_jax.training.cold_start import cold_start
@@ -74,21 +75,23 @@ def judge_reviews(settings: RunSettings, *, probes: int) -> dict[str, list[Judge
         def play_on(params: Any) -> None:
             session.engine.update_weights(session.weights(params), next(versions))
 
-        play_on(trained)
-        plans = _plans(session)
-        played = session.runner.run(session.player.play_all(plans, concurrency=concurrency))
-        judged = {}
-        for name, params in policies.items():
-            play_on(params)
-            reviewed = session.runner.run(session.player.review_all(plans, played, concurrency=concurrency))
-            reviews = read_reviews(reviewed, session.start_bank(), number)
+        plans, judged = _plans(session), {}
+        with show_progress("judging reviews", 1 + 2 * len(policies)) as progress:
             play_on(trained)
-            utilities, _ = session.runner.run(
-                measure_utilities(
+            played = session.runner.run(session.player.play_all(plans, concurrency=concurrency))
+            progress.advance(1, {"episodes": len(played)})
+            for name, params in policies.items():
+                play_on(params)
+                reviewed = session.runner.run(session.player.review_all(plans, played, concurrency=concurrency))
+                reviews = read_reviews(reviewed, session.start_bank(), number)
+                progress.advance(1, {"reviews": len(reviews)})
+                play_on(trained)
+                measuring = measure_utilities(
                     session.player, judge, reviewed, reviews, session.tasks["train"], session.start_bank(), number
                 )
-            )
-            judged[name] = _judged(reviewed, reviews, utilities)
+                utilities, metrics = session.runner.run(measuring)
+                progress.advance(1, {"probe episodes": metrics["utility/probe_run"]})
+                judged[name] = _judged(reviewed, reviews, utilities)
     return judged
 
 

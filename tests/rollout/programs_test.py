@@ -40,6 +40,30 @@ def test_engine_config_names_the_field_that_is_wrong(field, value):
         EngineConfig(**{"prefill_rows": 1, "prefill_chunk": 8} | {field: value})
 
 
+LARGER = ModelConfig(**{**vars(MODEL), "hidden_size": 512, "intermediate_size": 2048, "vocab_size": 8192})  # 11M
+
+
+@pytest.mark.parametrize(
+    ("model", "slots", "expected"),
+    [(MODEL, 64, (8, 4, 16)), (LARGER, 1, (8, 8, 8)), (LARGER, 17, (24, 24, 8)), (LARGER, 64, (32, 32, 8))],
+)
+def test_groups_follow_the_weights_and_the_slots(model, slots, expected):
+    config = EngineConfig.for_model(model, slots, 100)
+    assert (config.decode_rows, config.prefill_rows, config.prefill_chunk) == expected
+    assert (config.num_slots, config.max_length) == (slots, 100)
+
+
+def test_groups_follow_the_bytes_of_the_weights_and_not_their_number():
+    model = ModelConfig(**{**vars(MODEL), "intermediate_size": 6144, "dtype": "bfloat16"})
+    assert EngineConfig.for_model(model, 64, 100).decode_rows == 8
+    assert EngineConfig.for_model(ModelConfig(**{**vars(model), "dtype": "float32"}), 64, 100).decode_rows == 32
+
+
+def test_given_sizes_go_first():
+    config = EngineConfig.for_model(LARGER, 64, 100, decode_rows=16, decode_steps=4)
+    assert (config.decode_rows, config.decode_steps, config.prefill_rows) == (16, 4, 32)
+
+
 @pytest.mark.parametrize("max_length", [100, 128, 200, 256])
 def test_cache_has_whole_blocks_and_room_behind_the_longest_context(max_length):
     config = EngineConfig(num_slots=3, max_length=max_length, prefill_chunk=32, decode_steps=4, block=64)
@@ -58,10 +82,11 @@ def test_a_context_longer_than_the_models_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_turns_are_bitwise_the_same_alone_and_in_a_crowd_at_the_local_scale(dtype):
+@pytest.mark.parametrize("sizes", [{}, {"decode_rows": 32, "prefill_chunk": 8, "prefill_rows": 32}])
+def test_turns_are_bitwise_the_same_alone_and_in_a_crowd_at_the_local_scale(dtype, sizes):
     model = ModelConfig(**{**vars(MODEL), "dtype": dtype})
     params = jax.tree.map(lambda leaf: leaf * (5 if leaf.ndim > 1 else 1), init_params(model, jax.random.key(0)))
-    engine = EmbeddedEngine(model, params, EngineConfig(num_slots=64, max_length=512))
+    engine = EmbeddedEngine(model, params, EngineConfig(num_slots=64, max_length=512, **sizes))
 
     def request(number):
         ids = tuple(np.random.default_rng(number).integers(0, model.vocab_size, 3 + 37 * number % 400).tolist())

@@ -71,7 +71,7 @@ def generate_with_ours(prompts):
         turns = (GenerateRequest(f"r{n}", f"s{n}", ids, sampling) for n, ids in enumerate(prompts))
         return await asyncio.gather(*map(engine.generate, turns))
 
-    sizes = EngineConfig(num_slots=24, max_length=256)
+    sizes = EngineConfig.for_model(model, 24, 256)
     with contextlib.closing(EmbeddedEngine(model, params, sizes)) as engine:
         return [result.ids for result in asyncio.run(ask(engine))]
 

@@ -18,6 +18,7 @@ from sage_jax.models import preset
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.training import loop
+from sage_jax.training.ahead import Ahead
 from sage_jax.training.session import Session
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
@@ -90,8 +91,8 @@ def recording(session):
     return dataclasses.replace(session, update=update), calls
 
 
-def learn(session, state, trajectories, number=0):
-    return loop.learn(session, state, None, trajectories, number, loop.Clock())
+def learn(session, state, trajectories, number=0, **options):
+    return loop.learn(session, state, None, trajectories, number, loop.Clock(), **options)
 
 
 def new_state(session):
@@ -155,6 +156,15 @@ def test_later_updates_keep_the_log_probabilities_of_the_policy_that_sampled():
     assert metrics["loss/ratio_max"] == pytest.approx(calls[-1][1]["loss/ratio_max"])
 
 
+def test_ratios_are_taken_against_the_weights_that_played():
+    session, calls = recording(learner())
+    behind = jax.tree.map(lambda leaf: leaf * 1.01, session.params)
+    learn(session, new_state(session), BATCH, behind=behind)
+    ((micro, metrics),) = calls
+    np.testing.assert_array_equal(micro.old_logprobs, session.logprobs(behind, micro._replace(old_logprobs=None)))
+    assert abs(metrics["loss/ratio_max"] - 1) > 1e-3
+
+
 def test_a_round_cuts_its_minibatches_anew():
     def parts(number):
         session, calls = recording(learner(minibatches=4))
@@ -208,7 +218,9 @@ def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_pat
     session = dataclasses.replace(tiny_session, folder=tmp_path, schedule=lambda step: seen.append(step) or 0.5)
     state = dataclasses.replace(new_state(session), step=jnp.array(7, jnp.int32))
     with MetricsWriter(tmp_path, tensorboard=False) as writer:
-        state, bank, shown = loop.play_and_learn(session, state, session.params, SkillBank(), 0, writer)
+        state, bank, shown = loop.play_and_learn(
+            session, state, session.params, SkillBank(), 0, writer, Ahead(session.runner)
+        )
     (line,) = read_metrics(tmp_path)
     assert line["step"] == 1
     assert line["update/steps"] == int(state.step) == 8
