@@ -10,7 +10,8 @@ skills is the task LLM alone; "before" with skills is the editor untrained (infe
     python -m experiments.main --config=configs/skillr1_webwalker.py:local,generations=1          # vanilla GRPO editor
     python -m experiments.main --config=configs/skillr1_webwalker.py:paper --mode=check
 
-The paper's scale needs $WEBWALKER_DATA, the live web, Qwen3-4B and a key for the task LLM.
+The paper's scale needs $WEBWALKER_DATA, the live web, Qwen3-4B, a key for the task LLM, and
+accelerators: its update is that of configs/skillr1_gaia.py.
 """
 
 from configs import skillr1_common
