@@ -9,7 +9,8 @@ pre-trained on a sloppy programmer's traces. It first trains GRPO without a libr
 that one table has all: the SFT start, GRPO, SAGE, the last with and without its library. On the real engine with the
 same tasks: :local,benchmark=appworld (third_party/appworld/install.sh first).
 paper reproduces the paper's main row: TGC 72.0 %, SGC 60.7 % on test_normal and 50.1 %, 32.4 % on test_challenge with
-Qwen2.5-32B-Instruct, 384 rollouts a step, 75 steps on 32 devices. It needs the 750 official tasks ($APPWORLD_ROOT) and
+Qwen2.5-32B-Instruct, 384 rollouts a step, 75 steps on 32 devices; its update fits 32 chips of v5p
+(51.8 of 95.7 GiB each, docs/scale.md). It needs the 750 official tasks ($APPWORLD_ROOT) and
 expert conversations (experiments/collect_experts.py) in `sft_data`.
 """
 

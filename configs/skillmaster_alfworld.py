@@ -6,7 +6,8 @@
     python -m experiments.main --config=configs/skillmaster_alfworld.py:paper --mode=check
 
 paper reproduces the ALFWorld column of the paper's main table: 98.7 % success over all families (GRPO: 77.6 %) with
-Qwen2.5-7B-Instruct, 8 tasks x 8 rollouts a step, 300 steps; it needs an SFT start and accelerators.
+Qwen2.5-7B-Instruct, 8 tasks x 8 rollouts a step, 300 steps; it needs an SFT start and accelerators: its update
+fits 32 chips of v5e (10.7 of 15.75 GiB each, docs/scale.md).
 local is a twin: generated games (rooms of at most 12 receptacles, 10 steps, a world with habits) and a model of 0.9M
 parameters; a skill is about one kind of object, and is shown and probed where that object is looked for.
 """

@@ -11,7 +11,8 @@ Over three seeds 11 % without skills, 55 inference only, 70 vanilla, 78 trained;
     python -m experiments.main --config=configs/skillr1_gaia.py:paper --mode=check
 
 The paper's scale needs $GAIA_DATA (your own copy: it may not be passed on), a search API for most questions, Qwen3-4B,
-and a key for the task LLM. On the generated twin, with any model behind any endpoint:
+a key for the task LLM, and accelerators: its update fits 16 chips of v5e (13.7 of 15.75 GiB each, docs/scale.md).
+On the generated twin, with any model behind any endpoint:
 
     python -m experiments.main --config=configs/skillr1_gaia.py:paper,source=generated \
         --config.task_url=http://127.0.0.1:30000/v1 --config.task_model=NAME --config.task_key_env=

@@ -11,7 +11,8 @@ Over three seeds 17 % without skills, 48 inference only, 58 vanilla, 69 trained;
     python -m experiments.main --config=configs/skillr1_webwalker.py:local,generations=1          # vanilla GRPO editor
     python -m experiments.main --config=configs/skillr1_webwalker.py:paper --mode=check
 
-The paper's scale needs $WEBWALKER_DATA, the live web, Qwen3-4B and a key for the task LLM.
+The paper's scale needs $WEBWALKER_DATA, the live web, Qwen3-4B, a key for the task LLM, and
+accelerators: its update is that of configs/skillr1_gaia.py.
 """
 
 from configs import skillr1_common

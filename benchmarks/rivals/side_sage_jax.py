@@ -14,7 +14,9 @@ parser.add_argument("kind", choices=("grpo", "agent"))
 parser.add_argument("--steps", type=int, default=5)
 parser.add_argument("--core", type=int, default=0)
 parser.add_argument("--rows", type=int, default=8, help="rows of a micro-batch")
-parser.add_argument("--row_length", type=int, default=0, help="0: prompt and answer, or the longest trajectory")
+parser.add_argument(
+    "--row_length", type=int, default=0, help="0: prompt and answer; for agents, where they fill rows best"
+)
 parser.add_argument("--remat", default="none")
 parser.add_argument("--scan", action="store_true", help="scan over the layers")
 parser.add_argument("--attention", default="auto")
@@ -29,7 +31,7 @@ import numpy as np  # noqa: E402
 from model_sage_jax import MODEL  # noqa: E402
 
 import sage_jax  # noqa: E402
-from sage_jax.data.packing import Sequence, micro_batches, pack  # noqa: E402
+from sage_jax.data.packing import Sequence, best_row_length, micro_batches, pack  # noqa: E402
 from sage_jax.losses import group_advantages  # noqa: E402
 from sage_jax.models import forward, head_weights, init_params  # noqa: E402
 from sage_jax.rollout.embedded import EmbeddedEngine  # noqa: E402
@@ -38,6 +40,8 @@ from sage_jax.rollout.programs import EngineConfig  # noqa: E402
 from sage_jax.training.optimizer import OptimizerOptions, make_optimizer  # noqa: E402
 from sage_jax.training.state import TrainState  # noqa: E402
 from sage_jax.training.step import LossOptions, make_update_step, read_metrics  # noqa: E402
+
+ROW_LENGTHS = range(work.LONGEST + -work.LONGEST % 128, 2 * work.LONGEST, 128)  # of agents: whole tiles of attention
 
 
 def make_update(kl_coef: float):
@@ -118,10 +122,11 @@ def agent(watch: work.Stopwatch) -> None:
     update, optimizer = make_update(0.0)
     state = TrainState.create(init_params(MODEL, jax.random.key(0)), optimizer)
     episodes = work.agent_trajectories(args.episodes, args.mix)
+    row_length = args.row_length or best_row_length([len(one.ids) for one in episodes], ROW_LENGTHS)
 
     def learn(state):
         sequences = [sequence(one.ids, one.mask, one.advantage, number) for number, one in enumerate(episodes)]
-        packed = pack(sequences, row_length=args.row_length or work.LONGEST)
+        packed = pack(sequences, row_length=row_length)
         state, metrics = update(state, micro_batches(packed, 1, capacity_multiple=128))
         return state, read_metrics(metrics, state.params, step=0), packed.fill
 
@@ -132,7 +137,15 @@ def agent(watch: work.Stopwatch) -> None:
     if args.trace:
         jax.profiler.stop_trace()
     tokens = sum(len(one.ids) for one in episodes)
-    work.report("sage_jax", sage_jax.__version__, watch, tokens=tokens, fill=fill, loss=metrics["loss/total"])
+    work.report(
+        "sage_jax",
+        sage_jax.__version__,
+        watch,
+        tokens=tokens,
+        fill=fill,
+        row_length=row_length,
+        loss=metrics["loss/total"],
+    )
 
 
 {"grpo": grpo, "agent": agent}[args.kind](work.Stopwatch())

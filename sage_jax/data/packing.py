@@ -11,6 +11,7 @@ is ever cut or dropped. Only the trained tokens, a small part of an agent's cont
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
@@ -233,6 +234,37 @@ def pack(sequences: SequenceOf[Sequence], *, row_length: int, row_multiple: int 
     return pack_pieces([Piece.of(sequence) for sequence in sequences], row_length=row_length, row_multiple=row_multiple)
 
 
+def best_row_length(lengths: SequenceOf[int], choices: SequenceOf[int]) -> int:
+    """Returns the row length of `choices` that packs sequences of such lengths into the fewest places.
+
+    Meant for choosing `row_length` by the lengths that a run is known to have: each row length is a program of its
+    own. Where attention skips the tiles between sequences ("tiled"), a longer row costs memory and no time.
+
+    Args:
+      lengths: tokens of each sequence.
+      choices: row lengths; those shorter than the longest sequence are passed over.
+
+    Raises:
+      ConfigError: no choice holds the longest sequence.
+    """
+    fitting = [choice for choice in choices if choice >= max(lengths)]
+    if not fitting:
+        raise ConfigError(f"row_length: none of {list(choices)} holds a sequence of {max(lengths)} tokens")
+    return min(fitting, key=lambda choice: (choice * len({row for _, row in _first_fit(lengths, choice)}), choice))
+
+
+def _first_fit(lengths: SequenceOf[int], row_length: int) -> list[tuple[int, int]]:
+    """Returns (index of the sequence, its row) longest first, ties in the order given, each in the first with room."""
+    used = np.zeros(len(lengths), np.int64)
+    placed = []
+    for index in np.argsort(-np.asarray(lengths), kind="stable"):
+        # Rows not yet begun are empty, so argmax always finds one.
+        row = int(np.argmax(used + lengths[index] <= row_length))
+        used[row] += lengths[index]
+        placed.append((int(index), row))
+    return placed
+
+
 def check_fit(sequences: SequenceOf[Sequence], row_length: int) -> None:
     """Raises DataError when there are no sequences, or when some are longer than a row (none is cut or dropped)."""
     if not sequences:
@@ -256,18 +288,13 @@ def pack_pieces(
     for name, value in {"row_length": row_length, "row_multiple": row_multiple}.items():
         if value < 1:
             raise ConfigError(f"{name}={value} must be at least 1")
-    lengths = np.array([len(piece.ids) for piece in pieces])
-    used = np.zeros(len(pieces), np.int64)
-    segments = np.zeros(len(pieces), np.int64)
-    row_count = 0
     places = []
-    for index in np.argsort(-lengths, kind="stable"):
-        # Rows past row_count are empty, so argmax always finds one.
-        row = int(np.argmax(used + lengths[index] <= row_length))
-        row_count = max(row_count, row + 1)
+    used, segments = collections.Counter(), collections.Counter()
+    for index, row in _first_fit([len(piece.ids) for piece in pieces], row_length):
         segments[row] += 1
-        places.append((int(index), row, int(used[row]), int(segments[row])))
-        used[row] += lengths[index]
+        places.append((index, row, used[row], segments[row]))
+        used[row] += len(pieces[index].ids)
+    row_count = len(segments)
     rows = row_count + -row_count % row_multiple
     batch = _empty_batch(rows, row_length, shared)
     for index, row, start, segment in places:

@@ -317,11 +317,14 @@ def _apply(optimizer: optax.GradientTransformation, state: TrainState, loss, gra
     """Returns the next state, or the same one when loss or gradients are not finite, and the update's metrics."""
     leaf_finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)])
     finite = jnp.all(leaf_finite) & jnp.isfinite(loss)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+
+    def skip(grads, opt_state, _):
+        return jax.tree.map(jnp.zeros_like, grads), opt_state
+
+    # A branch, not a choice between old and new leaf by leaf, for which XLA copies all parameters and moments first.
+    updates, opt_state = jax.lax.cond(finite, optimizer.update, skip, grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    new_state = TrainState(params=params, opt_state=opt_state, step=state.step + 1)
-    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new_state, state)
-    return kept, {
+    return TrainState(params, opt_state, state.step + finite), {
         "update/grad_norm": optax.tree.norm(grads),
         "update/step_norm": optax.tree.norm(updates),
         "finite": finite,

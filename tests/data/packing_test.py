@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sage_jax.data.packing import (
     Sequence,
+    best_row_length,
     micro_batches,
     pack,
     round_up,
@@ -119,6 +120,15 @@ def test_first_fit_decreasing_uses_few_rows():
     batch = pack(sequences, row_length=512)
     assert len(batch.ids) <= 11 / 9 * np.ceil(lengths.sum() / 512) + 1
     assert batch.fill > 0.9
+
+
+def test_the_best_row_length_by_hand():
+    # 3 rows of 3000 are 9000 places, and 2 rows of 3456 (3000 + 400, 2133 + 1266) are 6912.
+    assert best_row_length([400, 1266, 2133, 3000], [3456, 3000]) == 3456
+    assert best_row_length([8, 8, 8, 8], [16, 8]) == 8  # the shorter of two that fill their rows
+    assert best_row_length([9], [8, 16, 64]) == 16
+    with pytest.raises(ConfigError, match=r"row_length: none of \[8, 16\] holds a sequence of 17 tokens"):
+        best_row_length([3, 17], [8, 16])
 
 
 def test_the_same_input_gives_the_same_rows():

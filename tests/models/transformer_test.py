@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from sage_jax.errors import ConfigError
-from sage_jax.models import hf
+from sage_jax.models import hf, transformer
 from sage_jax.models.attention import attention
 from sage_jax.models.presets import preset
 from sage_jax.models.transformer import (
@@ -200,6 +200,21 @@ def test_module_call_gives_the_logits_of_the_pure_functions():
     np.testing.assert_allclose(
         model(ids, positions, segments), _logits(config, params, ids, positions, segments), atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "contract"), [((2, 3, 4), (4, 5), 1), ((2, 3, 4), (4, 2, 5), 1), ((3, 2, 5), (2, 5, 4), 2)]
+)
+def test_gradients_of_a_projection_are_those_of_the_plain_product(x, kernel, contract):
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=x), rng.normal(size=kernel)
+    with jax.enable_x64(True):
+        plain, back = jax.vjp(lambda x, kernel: jnp.tensordot(x, kernel, axes=contract), x, kernel)
+        own, own_back = jax.vjp(lambda x, kernel: transformer._product(x, kernel, contract), x, kernel)
+        slope = rng.normal(size=plain.shape)
+        np.testing.assert_array_equal(own, plain)
+        for got, wanted in zip(own_back(slope), back(slope), strict=True):
+            np.testing.assert_allclose(got, wanted, atol=1e-13)
 
 
 def test_initial_parameters_are_stacked_float32_and_layers_differ():

@@ -17,7 +17,7 @@ from sage_jax.models import forward as models_forward
 from sage_jax.models.config import LoraConfig
 from sage_jax.models.lora import init_adapters
 from sage_jax.testing import references
-from sage_jax.training.optimizer import decay_mask
+from sage_jax.training.optimizer import OptimizerOptions, decay_mask, make_optimizer
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step, read_metrics
 
@@ -291,6 +291,16 @@ def test_the_state_is_donated_and_the_given_parameters_are_not():
     assert not params["query"].is_deleted()
     _, metrics = update(following, micro, params)
     assert float(metrics["loss/kl"]) > 0
+
+
+def test_an_update_copies_neither_parameters_nor_moments():
+    params = make_params() | {"embed": jnp.zeros((50_000, WIDTH))}
+    optimizer = make_optimizer(OptimizerOptions())
+    update = make_update_step(forward, head, optimizer, LossOptions(max_logits=1))
+    state = TrainState.create(params, optimizer)
+    compiled = update.jitted.lower(state, split(make_sequences()), None, None).compile()
+    # The sum over micro-batches and one micro-batch's gradient, or the step; copies of the state would be three more.
+    assert compiled.memory_analysis().temp_size_in_bytes < 3 * params["embed"].nbytes
 
 
 def test_only_trained_tokens_reach_the_head():
