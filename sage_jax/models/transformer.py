@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from sage_jax.errors import ConfigError
@@ -44,8 +45,13 @@ Params = dict[str, Any]
 Attend = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
 
 INIT_STD = 0.02  # Qwen2 and Llama configs: initializer_range
+_PROJECTED = "projected"
 _POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keeps projections, recomputes scores
+    # Keeps projections, recomputes scores. A policy sees no product inside a custom rule, hence the name.
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(_PROJECTED),
+    ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -123,7 +129,7 @@ class Projection(nnx.Module):
             self.lora_b = _param(jnp.zeros((lora.rank, *outputs), jnp.float32), "lora_rank", *axes[contract:])
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        out = _product(x, self.kernel[...].astype(x.dtype), self.contract)
+        out = checkpoint_name(_product(x, self.kernel[...].astype(x.dtype), self.contract), _PROJECTED)
         if hasattr(self, "lora_a"):
             inner = jnp.tensordot(x, self.lora_a[...].astype(x.dtype), axes=self.contract)
             out = out + jnp.tensordot(inner, self.lora_b[...].astype(x.dtype), axes=1) * self.lora_scale
