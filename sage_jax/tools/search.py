@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import bm25s
 import httpx
 import Stemmer
 
@@ -33,6 +32,9 @@ class LocalSearch:
         """Builds the index."""
         self._documents, self._hits = tuple(documents), hits
         self._stemmer = Stemmer.Stemmer("english")
+        # Imported late: bm25s starts jax where it is installed, before a run of several processes can connect them.
+        import bm25s
+
         self._index = bm25s.BM25(k1=0.9, b=0.4)
         if self._documents:
             self._index.index(self._tokens([f"{d.title} {d.text}" for d in self._documents]), show_progress=False)
@@ -50,6 +52,8 @@ class LocalSearch:
         return "\n".join(f"{hit.title} | {hit.address} | {' '.join(hit.text.split())[:_SNIPPET]}" for hit in hits)
 
     def _tokens(self, texts: list[str]) -> Any:
+        import bm25s
+
         return bm25s.tokenize(texts, stopwords="en", stemmer=self._stemmer, show_progress=False)
 
 
