@@ -82,13 +82,15 @@ class EmbeddedEngine:
                 f"engine.max_length={self.config.max_length}: must be at most model.max_position={model.max_position}"
             )
         self._programs = compile_programs(model, self.config)
-        self._mesh, cache = mesh, empty_cache(model, self.config)
+        self._mesh, cache = mesh, jax.eval_shape(functools.partial(empty_cache, model, self.config))
         self._weights_at: Any = device or jax.local_devices()[0]
         cache_at: Any = self._weights_at
         if mesh is not None:
             self._weights_at, cache_at = weight_shardings(model, mesh), cache_shardings(cache, mesh)
         self._params, self._version = self._own_copy(params), version
-        self._cache = jax.device_put(cache, cache_at)
+        # Zeros of the host: jax's own would lie on all devices of the learner's mesh, other hosts' too.
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), cache)
+        self._cache = jax.device_put(zeros, cache_at, may_alias=False)
         self._slots: SlotTable[Run] = SlotTable(self.config.num_slots)
         self._waiting: list[Run] = []
         self._counters = dict.fromkeys(_COUNTERS, 0.0)

@@ -2,9 +2,12 @@
 
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 
 import jax
 import numpy as np
@@ -44,12 +47,23 @@ def address():
 def run_two(command, devices):
     """Runs a command with its place as the last argument in two processes; returns what each printed."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-    place, pipes = address(), {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen([*command(f"{place},{n},2")], env=environment, **pipes) for n in range(2)]
-    outputs = [process.communicate() for process in both]
-    for process, (_, err) in zip(both, outputs, strict=True):
-        assert process.returncode == 0, err[-3000:]
-    return [out for out, _ in outputs]
+    place, both = address(), []
+    with tempfile.TemporaryDirectory() as folder:
+        files = [(pathlib.Path(folder, f"{n}.out"), pathlib.Path(folder, f"{n}.err")) for n in range(2)]
+        for n, (out, err) in enumerate(files):
+            with out.open("w") as stdout, err.open("w") as stderr:
+                both.append(
+                    subprocess.Popen([*command(f"{place},{n},2")], env=environment, stdout=stdout, stderr=stderr)
+                )
+        # One that fails leaves the other waiting for it.
+        while any(process.poll() is None for process in both) and not any(process.poll() for process in both):
+            time.sleep(0.1)
+        failed = [err.read_text()[-3000:] for process, (_, err) in zip(both, files, strict=True) if process.poll()]
+        for process in both:
+            process.kill()
+            process.wait()
+        assert not failed, failed[0]
+        return [out.read_text() for out, _ in files]
 
 
 @pytest.mark.parametrize("text", ["here", "host,0,2", "host:1,2,2", "host:1,0", "host:1,a,2"])
