@@ -63,7 +63,7 @@ def test_the_papers_scale_is_checked_without_weights(path, capsys):
     printed = capsys.readouterr().out
     assert "7,615,616,512 parameters" in printed  # Qwen2.5-7B
     assert "8 tasks x 8 rollouts = 64 episodes" in printed
-    assert 15.75 * 2**30 > total > 8 * 2**30  # one chip of 32, of v5e
+    assert 15.75 * 2**30 > total > 9.5 * 2**30  # one chip of 32, of v5e
     assert ("at most 512 episodes" in printed) == (path.stem.startswith("skillmaster"))
 
 
