@@ -100,7 +100,7 @@ class SkillSettings(config.Settings):
     retrieval_category: int = setting(0, "skills of the task's category shown at most; 0 shows all", low=0)
     retrieval_mistakes: int = setting(5, "common mistakes shown at most", low=0)
     mutate: str = setting("train", "whether training edits reach the bank", choices=("never", "train"))
-    accept: str = setting("utility>0", "which edits enter the bank", choices=("always", "utility>0"))
+    accept: str = setting("utility>0", "which edits enter the bank", choices=("always", "utility>0", "best"))
     utility: bool = setting(True, "reward an edit by probe episodes; off leaves the shaping of the call's form")
     probes: int = setting(4, "K, probe tasks of an edit", low=1)
     probe_topic: bool = setting(False, "probe first on tasks of any family about the same thing")

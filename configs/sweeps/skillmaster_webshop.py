@@ -15,8 +15,9 @@ def get_sweep():
         variants={
             "skillmaster": {},
             "grpo": dict(config=grpo),
-            # A skill that names no product is refused in a second department as a duplicate: show it in all of them.
-            "shown_to_all": dict(retrieval="all"),
+            # A skill is shown in the department it was proposed for, and refused in a second one as a duplicate; of a
+            # round's edits all that were worth something enter, though each was measured without the others.
+            "by_department": dict(retrieval="template", accept="utility>0"),
             "gigpo": dict(config=grpo, step_weight=1.0),  # step-level groups (arXiv 2505.10978)
             "paired": dict(paired_share=0.5, paired_coef=1.0),  # half of a group without skills (arXiv 2603.28716)
         },

@@ -37,6 +37,7 @@ from sage_jax.rewards import (
 from sage_jax.rollout.engine import LENGTH
 from sage_jax.settings import RunSettings
 from sage_jax.skills import EditKind, EditOutcome, Provenance, SkillBank, apply_edit
+from sage_jax.skills.skill import normalise_words
 from sage_jax.types import RewardResult, Task, Trajectory
 
 
@@ -191,15 +192,12 @@ def accept_edits(
       bank: as the round's episodes saw it.
       reviews: of the round.
       utilities: by trajectory index.
-      accept: "always", or "utility>0" for edits that are worth more than zero.
+      accept: "always"; "utility>0" for edits that are worth more than zero; or "best" for the one that is worth most of
+        these. Where skills are shown together, all others were measured without it. Edits of one wording are then the
+        same edit, whatever their category.
     """
     edits = [review for review in reviews if review.outcome.kind.changes_bank]
-    measured: dict[str, list[float]] = {}
-    for review in edits:
-        value = utilities.get(review.index, NO_EDIT).value
-        if review.index in utilities and value is not None:
-            measured.setdefault(review.outcome.bank.fingerprint, []).append(value)
-    worth = {review.index: np.mean(measured.get(review.outcome.bank.fingerprint, [-np.inf])) for review in edits}
+    worth = _worths(edits, utilities, by_words=accept == "best")
     updated: set[str] = set()
     for review in sorted(edits, key=lambda review: (-worth[review.index], review.index)):
         if accept != "always" and worth[review.index] <= 0:
@@ -208,10 +206,33 @@ def accept_edits(
             continue
         if review.outcome.kind is EditKind.UPDATED:
             updated.add(review.outcome.skill_id)
-        value = float(worth[review.index])
+        value = worth[review.index]
         provenance = dataclasses.replace(review.provenance, utility=value if np.isfinite(value) else None)
         bank = apply_edit(bank, review.parse.call, task_category=review.family, provenance=provenance).bank
+        if accept == "best":
+            break
     return bank
+
+
+def _worths(
+    edits: Sequence[Review], utilities: Mapping[int, RewardResult], *, by_words: bool
+) -> dict[int, float]:
+    """Returns, by trajectory index, the mean utility of the reviews that made the same edit; -inf without a measure."""
+    same = {review.index: _words(review) if by_words else (review.outcome.bank.fingerprint,) for review in edits}
+    measured: dict[tuple[str, ...], list[float]] = {}
+    for review in edits:
+        value = utilities.get(review.index, NO_EDIT).value
+        if review.index in utilities and value is not None:
+            measured.setdefault(same[review.index], []).append(value)
+    return {index: float(np.mean(measured.get(edit, [-np.inf]))) for index, edit in same.items()}
+
+
+def _words(review: Review) -> tuple[str, ...]:
+    """Returns what an edit says and, of an update, about which skill: all of it but the category."""
+    outcome = review.outcome
+    skill = outcome.bank.get(outcome.skill_id)
+    target = outcome.skill_id if outcome.kind is EditKind.UPDATED else ""
+    return target, normalise_words(skill.title), normalise_words(skill.principle)
 
 
 def review_metrics(
