@@ -214,9 +214,7 @@ def accept_edits(
     return bank
 
 
-def _worths(
-    edits: Sequence[Review], utilities: Mapping[int, RewardResult], *, by_words: bool
-) -> dict[int, float]:
+def _worths(edits: Sequence[Review], utilities: Mapping[int, RewardResult], *, by_words: bool) -> dict[int, float]:
     """Returns, by trajectory index, the mean utility of the reviews that made the same edit; -inf without a measure."""
     same = {review.index: _words(review) if by_words else (review.outcome.bank.fingerprint,) for review in edits}
     measured: dict[tuple[str, ...], list[float]] = {}

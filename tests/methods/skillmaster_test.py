@@ -150,6 +150,25 @@ def test_the_same_edit_of_two_reviews_is_worth_the_mean_of_both(make_trajectory)
     assert titles(accept_edits(SkillBank(), reviews, {0: RewardResult(1.0)}, "utility>0")) == ["a"]
 
 
+def test_of_edits_that_are_shown_together_the_best_one_enters_alone(make_trajectory):
+    """By wording "a" is worth (1.0 + 0.1 - 0.2) / 3 = 0.3 and "b" (0.6 + 0.3) / 2 = 0.45; by family "a" is worth more."""
+    words, values = ["a", "b", "A !", "a", "b"], (1.0, 0.6, 0.1, -0.2, 0.3)
+    families = [FAMILY, FAMILY, FAMILY, OTHER, OTHER]
+    trajectories = [
+        make_trajectory(f"g{i}", [0.0], text=propose(title, category=family), task=Task(f"t{i}", "x", "train", family))
+        for i, (title, family) in enumerate(zip(words, families, strict=True))
+    ]
+    reviews = read_reviews(trajectories, SkillBank(), 0)
+    utilities = {i: RewardResult(value) for i, value in enumerate(values)}
+    bank = accept_edits(SkillBank(), reviews, utilities, "best")
+    assert titles(bank) == ["b"]
+    assert bank.log[0].provenance.utility == pytest.approx(0.45)
+    assert titles(accept_edits(SkillBank(), reviews, utilities, "utility>0")) == ["a", "b"]
+    harmful = {i: RewardResult(-abs(value)) for i, value in enumerate(values)}
+    assert len(accept_edits(SkillBank(), reviews, harmful, "best")) == 0
+    assert len(accept_edits(SkillBank(), reviews, {}, "best")) == 0
+
+
 def test_of_two_updates_of_one_skill_the_better_one_stays(make_trajectory):
     bank = SkillBank().add(category="general", title="old", principle="old principle")
     words = {"skill_id": "gen_1", "when_to_apply": "w", "reason": "r"}
@@ -159,6 +178,7 @@ def test_of_two_updates_of_one_skill_the_better_one_stays(make_trajectory):
     for accept in ("utility>0", "always"):
         after = accept_edits(bank, reviews, utilities, accept)
         assert [entry.after.title for entry in after.log] == ["old", "best", "a"]
+    assert [entry.after.title for entry in accept_edits(bank, reviews, utilities, "best").log] == ["old", "best"]
 
 
 def test_probes_come_from_training_and_never_from_the_task_itself(make_trajectory):
