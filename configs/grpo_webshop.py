@@ -7,14 +7,16 @@
 
 paper reproduces the GRPO row of SkillMaster's main table (arXiv 2605.08693): score 79.3, success 66.1 % on goals 0-499
 of the official 1,000 products with Qwen2.5-7B-Instruct, 8 tasks x 8 rollouts a step, 300 steps; it needs $WEBSHOP_DATA
-and accelerators. Everything but skills and reviews is as in skillmaster_webshop.py at the same scale.
+and accelerators. Everything but skills and reviews is as in skillmaster_webshop.py at the same scale. SkillMaster also
+plays probe episodes (utility/probe_run in its metrics), so local has one round more here: about as many episodes in all.
 """
 
 from configs.webshop_common import SCALES, make_config
 
 OWN = dict(method="grpo", retrieval="none", mutate="never", utility=False)
+LOCAL = OWN | dict(rounds=11)
 
 
 def get_config(arg: str = ""):
     """Returns the config of a scale, with typed overrides: "smoke,seed=3"."""
-    return make_config(arg, "grpo_webshop", dict.fromkeys(SCALES, OWN))
+    return make_config(arg, "grpo_webshop", dict.fromkeys(SCALES, OWN) | {"local": LOCAL})

@@ -28,7 +28,7 @@ LOCAL: dict[str, Any] = (
         tasks_per_round=8,
         min_micro=16,
         sft_episodes=0,  # the base model was trained on such episodes; those of the expert that win tell how to search
-        eval_episodes=120,
+        eval_episodes=240,
     )
 )
 SMOKE: dict[str, Any] = alfworld_common.SMOKE | _TWIN | _SHOPPER | dict(shop_products=120, shop_train=40)

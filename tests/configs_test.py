@@ -84,7 +84,7 @@ def test_the_baseline_differs_in_its_skills_only(scale, benchmark):
     differing = {key for key in ours if ours[key] != baseline[key]}
     named = {"name", "run_dir", "method"}
     skills = {"retrieval", "mutate", "utility", "probes", "probe_topic"}
-    skills |= {"review_tokens", "retrieval_top_k", "sign_weight", "gamma"}
+    skills |= {"review_tokens", "retrieval_top_k", "sign_weight", "gamma", "accept"}
     budget = {"rounds"}  # probe episodes count, so the baseline may have more rounds
     assert named < differing <= named | skills | budget
     assert (baseline["retrieval"], baseline["mutate"], baseline["utility"]) == ("none", "never", False)
