@@ -7,8 +7,8 @@
 
 paper reproduces the GRPO row of SkillMaster's main table (arXiv 2605.08693): score 79.3, success 66.1 % on goals 0-499
 of the official 1,000 products with Qwen2.5-7B-Instruct, 8 tasks x 8 rollouts a step, 300 steps; it needs $WEBSHOP_DATA
-and accelerators. Everything but skills and reviews is as in skillmaster_webshop.py at the same scale. SkillMaster also
-plays probe episodes (utility/probe_run in its metrics), so local has one round more here: about as many episodes in all.
+and accelerators. Everything but skills and reviews is as in skillmaster_webshop.py at the same scale. SkillMaster plays
+probe episodes, too (utility/probe_run in its metrics), so local has a round more here: about as many episodes in all.
 """
 
 from configs.webshop_common import SCALES, make_config

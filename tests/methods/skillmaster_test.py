@@ -151,7 +151,7 @@ def test_the_same_edit_of_two_reviews_is_worth_the_mean_of_both(make_trajectory)
 
 
 def test_of_edits_that_are_shown_together_the_best_one_enters_alone(make_trajectory):
-    """By wording "a" is worth (1.0 + 0.1 - 0.2) / 3 = 0.3 and "b" (0.6 + 0.3) / 2 = 0.45; by family "a" is worth more."""
+    """By wording "a" is worth (1.0 + 0.1 - 0.2) / 3 = 0.3, "b" (0.6 + 0.3) / 2 = 0.45; in one family "a" has 1.0."""
     words, values = ["a", "b", "A !", "a", "b"], (1.0, 0.6, 0.1, -0.2, 0.3)
     families = [FAMILY, FAMILY, FAMILY, OTHER, OTHER]
     trajectories = [
