@@ -90,6 +90,7 @@ def test_cells_that_no_paper_has_run_with_a_tiny_model(method, tmp_path, tiny_fo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # half a minute to a minute of CPU time each, which cores shared with others stretch
 @pytest.mark.parametrize(("method", "env"), CELLS)
 def test_every_cell_runs_at_smoke(method, env, tmp_path, tiny_cache, monkeypatch):
     monkeypatch.chdir(ROOT)  # models are named relative to the checkout
