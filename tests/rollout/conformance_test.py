@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from sage_jax.errors import EngineError
+from sage_jax.losses import token_logprobs
 from sage_jax.models import ModelConfig, forward, head_weights, hf, init_params
 from sage_jax.rollout import Engine, GenerateRequest, SamplingParams
 from sage_jax.rollout.embedded import EmbeddedEngine
@@ -79,6 +80,15 @@ class Subject:
         """Logits [T, V] from which each id of a result was drawn."""
         return self.logits(request.ids + result.ids)[len(request.ids) - 1 : -1]
 
+    def trainer_logprobs(self, request, result):
+        """Log-probabilities of a result's ids as an update takes them, in float32."""
+        ids = request.ids + result.ids
+        padded, segments = np.zeros(SCORED, np.int32), np.zeros(SCORED, np.int32)
+        padded[: len(ids)], segments[: len(ids)] = ids, 1
+        temperature = request.sampling.temperature or 1.0
+        scores = _trainer_logprobs(self.model, temperature, self.params, padded, segments)
+        return np.asarray(scores)[len(request.ids) - 1 : len(ids) - 1]
+
     def prompt(self, number, length):
         return tuple(np.random.default_rng(number).integers(5, self.model.vocab_size, length).tolist())
 
@@ -106,8 +116,17 @@ def draw_params(seed):
 
 @jax.jit(static_argnums=0)
 def _forward_logits(model, params, ids, segments):
-    positions = jnp.arange(SCORED)[None]
-    return forward(model, params, ids[None], positions, segments[None])[0] @ head_weights(params).T
+    return _hidden(model, params, ids, segments) @ head_weights(params).T
+
+
+@jax.jit(static_argnums=(0, 1))
+def _trainer_logprobs(model, temperature, params, ids, segments):
+    hidden, following = _hidden(model, params, ids, segments), jnp.roll(ids, -1)
+    return token_logprobs(hidden, head_weights(params), following, temperature=temperature).logprobs
+
+
+def _hidden(model, params, ids, segments):
+    return forward(model, params, ids[None], jnp.arange(SCORED)[None], segments[None])[0]
 
 
 def client(urls, model, folders):
@@ -169,12 +188,10 @@ SAMPLING = [
 
 
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)
-def test_logprobs_are_those_of_the_training_forward_pass(fresh, sampling):
+def test_logprobs_are_those_of_the_trainer(fresh, sampling):
     requests = [fresh.turn(n, length=5 + 37 * n, max_new_tokens=19, **sampling) for n in range(4)]
     for request, result in zip(requests, fresh.run(*requests), strict=True):
-        logits = fresh.next_logits(request, result) / (request.sampling.temperature or 1.0)
-        expected = jax.nn.log_softmax(logits)[np.arange(len(result.ids)), np.array(result.ids)]
-        np.testing.assert_allclose(result.logprobs, expected, atol=1e-4)
+        np.testing.assert_allclose(result.logprobs, fresh.trainer_logprobs(request, result), rtol=0, atol=1e-4)
         assert len(result.ids) == 19 or fresh.ended_early(result)
 
 
