@@ -1,111 +1,12 @@
 import asyncio
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sage_jax.errors import ConfigError, EngineError
-from sage_jax.models import ModelConfig, forward, head_weights, init_params
-from sage_jax.rollout import GenerateRequest, SamplingParams, VersionSpan
-from sage_jax.rollout.embedded import EmbeddedEngine
-from sage_jax.rollout.programs import EngineConfig
-
-MODEL = ModelConfig(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    tie_embeddings=True,
-    max_position=512,
-)
-# Blocks and chunks far smaller than the contexts, so that every test crosses their edges; more neighbours than slots.
-CONFIG = EngineConfig(num_slots=17, max_length=200, prefill_rows=4, prefill_chunk=8, decode_steps=4, block=32)
-SCORED_LENGTH = 208
-
-
-def draw_params(seed):
-    """Random weights, large enough that the next-token distribution is far from uniform."""
-    params = init_params(MODEL, jax.random.key(seed))
-    return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim > 1 else leaf, params)
-
-
-@jax.jit
-def _forward_logits(params, ids, segments):
-    positions = jnp.arange(SCORED_LENGTH)[None]
-    return forward(MODEL, params, ids[None], positions, segments[None])[0] @ head_weights(params).T
-
-
-def full_logits(params, ids):
-    """Logits [T, V] of a whole sequence by the training forward pass."""
-    padded, segments = np.zeros(SCORED_LENGTH, np.int32), np.zeros(SCORED_LENGTH, np.int32)
-    padded[: len(ids)], segments[: len(ids)] = ids, 1
-    return np.asarray(_forward_logits(params, padded, segments))[: len(ids)]
-
-
-@pytest.fixture(scope="module")
-def params():
-    return draw_params(0)
-
-
-@pytest.fixture(scope="module")
-def warm_engine(params):
-    engine = EmbeddedEngine(MODEL, params, CONFIG)
-    engine.warmup(choices=True)
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def engine(warm_engine, params):
-    """The shared engine with nothing cached, at a fresh version of the same weights."""
-    warm_engine.update_weights(params, warm_engine.stats()["weight_version"] + 1)
-    return warm_engine
-
-
-@pytest.fixture
-def new_engine(params):
-    """Makes engines of the same sizes (no new compilation) that are closed after the test."""
-    made = []
-
-    def make(weights=params, config=CONFIG):
-        made.append(EmbeddedEngine(MODEL, weights, config))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
-
-
-def prompt(number, length):
-    return tuple(np.random.default_rng(number).integers(0, MODEL.vocab_size, length).tolist())
-
-
-def turn(number, *, length=20, session=None, ids=None, **sampling):
-    """A request whose ids and seed follow from its number."""
-    sampling = {"max_new_tokens": 10, "seed": number} | sampling
-    return GenerateRequest(
-        f"request-{number}", session or f"session-{number}", ids or prompt(number, length), SamplingParams(**sampling)
-    )
-
-
-def run(engine, *requests):
-    """Generates all requests at once."""
-
-    async def gather():
-        return await asyncio.gather(*(engine.generate(request) for request in requests))
-
-    return asyncio.run(gather())
-
-
-def same(first, second):
-    """Equal in every bit of what was sampled."""
-    pairs = zip(first, second, strict=True)
-    return all((a.ids, a.logprobs, a.sampled_logprobs) == (b.ids, b.logprobs, b.sampled_logprobs) for a, b in pairs)
-
+from sage_jax.rollout import GenerateRequest, VersionSpan
+from tests.rollout.conftest import draw_params, full_logits, prompt, run, same, turn
 
 # What a turn is.
 
@@ -228,45 +129,6 @@ def test_tokens_do_not_depend_on_what_is_cached(engine, new_engine):
         ids += kept[0].ids + prompt(50 + number, 7 + 3 * number)
     # Everything but the last token of each earlier prompt: 21, then 9 sampled and 7, 10, 13, 16 new ones a turn.
     assert cached == [0, 20, 36, 55, 77]
-
-
-def test_a_copied_beginning_gives_the_same_bits_as_a_prefilled_one(engine):
-    shared = prompt(1, 70)
-    group = [turn(n, ids=shared if n < 4 else shared[:61] + prompt(n, n), max_new_tokens=12) for n in range(8)]
-    alone = []
-    for request in group:
-        alone += run(engine, request)
-        asyncio.run(engine.end_session(request.session))
-    before = engine.stats()
-    together = run(engine, *group)
-    after = engine.stats()
-    assert same(alone, together)
-    assert [result.cached_tokens for result in alone] == [0] * 8
-    assert sorted(result.cached_tokens for result in together) == [0, *[61] * 4, *[69] * 3]
-    # The beginning is prefilled once, then the last tokens of the four that depart from it: 3 to 6 of them.
-    assert after["prefilled_tokens"] - before["prefilled_tokens"] == 69 + 3 + 4 + 5 + 6
-    assert after["copied_tokens"] - before["copied_tokens"] == 3 * 69 + 4 * 61
-
-
-def test_a_beginning_is_copied_from_a_session_that_waits(engine):
-    (first,) = run(engine, turn(1, session="first", length=70))
-    (second,) = run(engine, turn(2, session="second", ids=prompt(1, 70) + prompt(2, 9)))
-    assert (first.cached_tokens, second.cached_tokens) == (0, 69)
-
-
-def test_who_waits_for_a_beginning_goes_on_when_the_other_is_cancelled(engine):
-    (alone,) = run(engine, turn(2, ids=prompt(1, 190)))
-    asyncio.run(engine.end_session("session-2"))
-
-    async def cancel_the_first():
-        first, second = (
-            asyncio.create_task(engine.generate(turn(n, session=f"w{n}", ids=prompt(1, 190)))) for n in (1, 2)
-        )
-        await asyncio.sleep(0)
-        first.cancel()
-        return await second
-
-    assert same([alone], [asyncio.run(cancel_the_first())])
 
 
 def test_a_session_that_waits_for_its_environment_holds_up_no_other(engine):
