@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -68,6 +69,12 @@ class EnvHost:
         env = self._running.pop(episode, None)
         if env is not None:
             self._free.append(env)
+
+    def close(self) -> None:
+        """Closes every environment, also those that others of them prevent from it."""
+        with contextlib.ExitStack() as stack:
+            for env in (*self._running.values(), *self._free):
+                stack.callback(env.close)
 
 
 class _Lane:

@@ -19,6 +19,7 @@ from typing import Any
 from sage_jax.errors import DataError, EnvError
 
 _GRACE_S = 2.0
+_CLOSE_S = 10.0  # to close what it hosts
 
 
 class WorkerLostError(EnvError):
@@ -115,8 +116,8 @@ class WorkerProcess:
         self._shut(grace_s=0.0)
 
     def close(self) -> None:
-        """Ends the process, giving it a moment to finish by itself."""
-        self._shut(grace_s=_GRACE_S)
+        """Ends the process, giving it the time to close what it hosts."""
+        self._shut(grace_s=_CLOSE_S)
 
     def _shut(self, grace_s: float) -> None:
         if self._pipe is not None:

@@ -26,8 +26,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it then closes the pipe
     threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
     connection = Connection(int(sys.argv[1]))
+    host = None
     with contextlib.suppress(EOFError, ConnectionError):
-        host = None
         while True:
             method, args = pickle.loads(connection.recv_bytes())
             if method == "host":  # the first call: build the object that later calls go to
@@ -35,6 +35,8 @@ def main() -> None:
             else:
                 reply, _ = _answer(getattr(host, method), args)
             connection.send_bytes(pickle.dumps(reply))
+    if hasattr(host, "close"):
+        host.close()
 
 
 def _build(make, *args):

@@ -15,7 +15,7 @@ from sage_jax.errors import ConfigError, DataError, EnvError
 from sage_jax.types import Task
 
 TOY = """
-import os, sys, time
+import os, pathlib, sys, time
 from sage_jax.envs.base import Observation, StepResult
 from sage_jax.errors import DataError, EnvError
 
@@ -27,9 +27,9 @@ class ToyEnv:
         self.number = type(self).made
 
     def reset(self, task, seed, *, expert=False):
+        self.steps, self.task = 0, task
         if task.payload.get("broken"):
             raise DataError("toy.json is missing")
-        self.steps = 0
         return Observation(task.id, info={"pid": os.getpid(), "number": self.number, "seed": seed})
 
     def step(self, action):
@@ -48,7 +48,10 @@ class ToyEnv:
         return StepResult(action, (), 0.0, False, False, info)
 
     def close(self):
-        pass
+        if "closes" in self.task.payload:
+            pathlib.Path(self.task.payload["closes"]).touch()
+        if self.task.payload.get("stubborn"):
+            raise EnvError("the toy does not close")
 """
 
 
@@ -274,6 +277,20 @@ def test_closing_ends_every_worker(toy):
         run(pool.reset(0, toy_task(), 0))
     with pytest.raises(EnvError, match="closed"):
         run(pool.step(0, "look"))
+
+
+def test_closing_closes_every_environment(toy, tmp_path):
+    """Running ones and released ones, and though one of them refuses."""
+
+    async def play(pool):
+        for number in range(4):
+            task = toy_task(str(number), closes=str(tmp_path / f"{number}.closed"), stubborn=number == 2)
+            await pool.reset(number, task, 0)
+        await pool.release(1)
+
+    with EnvPool(toy, workers=1) as pool:
+        run(play(pool))
+    assert len(list(tmp_path.glob("*.closed"))) == 4
 
 
 @pytest.mark.parametrize("action", ["look", "sleep 600"])

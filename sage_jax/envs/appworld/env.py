@@ -14,7 +14,7 @@ import psutil
 
 from sage_jax.envs.appworld import dataset
 from sage_jax.envs.appworld.home import Home, default_home
-from sage_jax.envs.appworld.server import AppworldServer, Evaluator
+from sage_jax.envs.appworld.server import AppworldServer, Evaluator, remove_stale_folders
 from sage_jax.envs.base import Observation, StepResult
 from sage_jax.errors import ConfigError, EnvError
 from sage_jax.sandbox import Backend, choose_backend
@@ -79,6 +79,7 @@ class _Shared:
         self._factory = factory
         self.home = Home(factory.home) if factory.home else default_home()
         self.backend: Backend = choose_backend(factory.sandbox, unsafe_no_sandbox=factory.unsafe_no_sandbox)
+        remove_stale_folders()
         self._evaluators: dict[str, Evaluator] = {}
         self._lock = threading.Lock()
         self.servers = 0

@@ -22,6 +22,7 @@ from sage_jax.errors import DataError, EnvError, SandboxError
 from sage_jax.sandbox import Access, Backend, Limits
 from sage_jax.sandbox.channel import Channel
 
+_PREFIX = "sage-appworld-"  # of folders
 _START_S = 120.0
 _MOST_BYTES = 256 << 20
 _EVALUATE = str(pathlib.Path(__file__).parent / "engine" / "evaluate.py")
@@ -44,8 +45,7 @@ class AppworldServer:
           EnvError: the server did not start.
         """
         self._data = pathlib.Path(root, "data")
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="sage-appworld-"))
-        self.folder.chmod(0o755)
+        self.folder = _make_folder()
         self.episodes = 0
         port = _free_port()
         shown = [str(self._data / name) for name in ("api_docs", "base_dbs") if (self._data / name).exists()]
@@ -149,8 +149,7 @@ class Evaluator:
         Raises:
           EnvError: it did not start.
         """
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="sage-appworld-"))
-        self._folder.chmod(0o755)
+        self._folder = _make_folder()
         data = os.path.join(root, "data")
         (self._folder / "data").symlink_to(data)
         self._outputs = self._folder / "experiments" / "outputs"
@@ -197,6 +196,21 @@ class Evaluator:
         """Ends the process and deletes its folder."""
         self._channel.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def remove_stale_folders() -> None:
+    """Deletes the folders of workers that were killed before they could."""
+    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        owner = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not pathlib.Path("/proc", owner).exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _make_folder() -> pathlib.Path:
+    """Makes a folder whose name tells which process it belongs to."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    folder.chmod(0o755)
+    return folder
 
 
 def _copy_plain(source: pathlib.Path, target: pathlib.Path) -> None:

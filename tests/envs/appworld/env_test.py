@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pathlib
+import subprocess
 import tempfile
 
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from sage_jax.envs.appworld import AppworldFactory, default_home, load_tasks
 from sage_jax.envs.appworld.env import AppworldEnv
+from sage_jax.envs.appworld.server import remove_stale_folders
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import DataError, EnvError
 from sage_jax.skills.programs import TRACE_QUERY, Program, load_programs, traced_uses
@@ -173,6 +175,15 @@ def test_200_episodes_leave_no_server_and_no_folder(tasks):
 
     assert asyncio.run(play()) == 200
     assert left_over() == before
+
+
+def test_folders_of_killed_workers_are_deleted():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    folders = [pathlib.Path(tempfile.mkdtemp(prefix=f"sage-appworld-{pid}-")) for pid in (gone.pid, os.getpid())]
+    remove_stale_folders()
+    assert [folder.exists() for folder in folders] == [False, True]
+    folders[1].rmdir()
 
 
 def left_over() -> tuple[set[str], set[int]]:
