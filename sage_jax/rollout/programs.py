@@ -29,7 +29,7 @@ from sage_jax.rollout import kv_cache
 from sage_jax.rollout.kv_cache import Cache
 from sage_jax.rollout.sampling import SamplingRows, sample
 
-_MIN_ROWS = 8  # products of fewer rows take another, slower path on a CPU
+_MIN_ROWS = 8  # on a CPU products of 2 to 7 rows cost as much, and in bfloat16 one row costs more
 _MAX_ROWS = 32  # more read the weights more rarely still, but waste more while few slots run
 _CACHES = 16 << 20  # bytes of weights that a core's caches are taken to hold from one group to the next
 
@@ -44,8 +44,8 @@ class EngineConfig:
       prefill_chunk: tokens in one piece of a prompt.
       prefill_rows: pieces computed side by side; several may be of the same prompt.
       prefill_groups: most times a prefill dispatch does that.
-      decode_rows: slots that decode side by side. Few of them waste little where slots stop at different times or
-        hold contexts of different lengths; many of them read the weights less often.
+      decode_rows: slots that decode side by side: 1, or a multiple of 8. Few of them waste little where slots stop at
+        different times or hold contexts of different lengths; many of them read the weights less often.
       decode_steps: most tokens a slot gets in one decode dispatch.
       block: cache positions that attention reads at a time.
       share_from: fewest tokens worth copying from a slot whose context begins alike; above max_length turns it off.
@@ -79,8 +79,8 @@ class EngineConfig:
                 f"engine.prefill_rows={self.prefill_rows} x engine.prefill_chunk={self.prefill_chunk}: "
                 f"the product must be a multiple of {_MIN_ROWS}"
             )
-        if self.decode_rows % _MIN_ROWS:
-            raise ConfigError(f"engine.decode_rows={self.decode_rows}: must be a multiple of {_MIN_ROWS}")
+        if self.decode_rows % _MIN_ROWS and self.decode_rows != 1:
+            raise ConfigError(f"engine.decode_rows={self.decode_rows}: must be 1 or a multiple of {_MIN_ROWS}")
 
     @classmethod
     def for_model(cls, model: ModelConfig, num_slots: int, max_length: int, **sizes: Any) -> EngineConfig:
@@ -88,7 +88,8 @@ class EngineConfig:
 
         Small weights stay in the caches: groups of 8 rows then waste least, and the defaults are kept. Larger ones are
         read anew by every group: as many slots as there are decode side by side, up to 32, and the pieces of prompts
-        are more and shorter, since a turn's last piece is half empty on average.
+        are more and shorter, since a turn's last piece is half empty on average. A single slot in float32 decodes in a
+        row of its own: products of one row take less than half of the time of products of eight.
 
         Args:
           model: the model.
@@ -98,7 +99,8 @@ class EngineConfig:
         weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(model)))
         if weights * jnp.dtype(model.dtype).itemsize > _CACHES:
             rows = min(_MAX_ROWS, -(-num_slots // _MIN_ROWS) * _MIN_ROWS)
-            sizes = {"decode_rows": rows, "prefill_chunk": 8, "prefill_rows": rows} | sizes
+            alone = num_slots == 1 and jnp.dtype(model.dtype) == jnp.float32
+            sizes = {"decode_rows": 1 if alone else rows, "prefill_chunk": 8, "prefill_rows": rows} | sizes
         return cls(num_slots=num_slots, max_length=max_length, **sizes)
 
     @property

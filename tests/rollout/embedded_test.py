@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 
 import jax
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 
 from sage_jax.errors import ConfigError, EngineError
 from sage_jax.rollout import GenerateRequest, VersionSpan
-from tests.rollout.conftest import draw_params, full_logits, prompt, run, same, turn
+from tests.rollout.conftest import CONFIG, draw_params, full_logits, prompt, run, same, turn
 
 # What a turn is.
 
@@ -32,6 +33,15 @@ def test_logprobs_equal_rescoring_by_the_full_forward_pass(engine, params, sampl
         expected = jax.nn.log_softmax(logits)[np.arange(19), np.array(result.ids)]
         np.testing.assert_allclose(result.logprobs, expected, atol=1e-4)
         assert all(drawn >= whole - 1e-6 for drawn, whole in zip(result.sampled_logprobs, result.logprobs, strict=True))
+
+
+def test_a_slot_that_decodes_in_a_row_of_its_own_gives_the_same_turns(new_engine, params):
+    engine = new_engine(config=dataclasses.replace(CONFIG, num_slots=1, decode_rows=1))
+    requests = [turn(n, length=30 + 20 * n, max_new_tokens=9, temperature=0.0) for n in range(3)]
+    for request, result in zip(requests, run(engine, *requests), strict=True):
+        logits = full_logits(params, request.ids + result.ids)[len(request.ids) - 1 : -1]
+        assert result.ids == tuple(np.argmax(logits, axis=-1).tolist())
+        np.testing.assert_allclose(result.logprobs, np.max(jax.nn.log_softmax(logits), axis=-1), rtol=0, atol=1e-4)
 
 
 def test_a_one_token_context_can_be_continued(engine, params):

@@ -45,7 +45,13 @@ LARGER = ModelConfig(**{**vars(MODEL), "hidden_size": 512, "intermediate_size": 
 
 @pytest.mark.parametrize(
     ("model", "slots", "expected"),
-    [(MODEL, 64, (8, 4, 16)), (LARGER, 1, (8, 8, 8)), (LARGER, 17, (24, 24, 8)), (LARGER, 64, (32, 32, 8))],
+    [
+        (MODEL, 64, (8, 4, 16)),
+        (LARGER, 1, (1, 8, 8)),
+        (LARGER, 2, (8, 8, 8)),
+        (LARGER, 17, (24, 24, 8)),
+        (LARGER, 64, (32, 32, 8)),
+    ],
 )
 def test_groups_follow_the_weights_and_the_slots(model, slots, expected):
     config = EngineConfig.for_model(model, slots, 100)
@@ -57,6 +63,10 @@ def test_groups_follow_the_bytes_of_the_weights_and_not_their_number():
     model = ModelConfig(**{**vars(MODEL), "intermediate_size": 6144, "dtype": "bfloat16"})
     assert EngineConfig.for_model(model, 64, 100).decode_rows == 8
     assert EngineConfig.for_model(ModelConfig(**{**vars(model), "dtype": "float32"}), 64, 100).decode_rows == 32
+
+
+def test_one_row_in_bfloat16_is_computed_as_eight():
+    assert EngineConfig.for_model(ModelConfig(**{**vars(LARGER), "dtype": "bfloat16"}), 1, 100).decode_rows == 8
 
 
 def test_given_sizes_go_first():
