@@ -14,15 +14,8 @@ import tempfile
 from collections.abc import Sequence
 
 from launch import command_line, plan
-from sage_jax.report.results import (
-    Record,
-    parts,
-    read_record,
-    render_matrix,
-    render_sweep,
-    rewrite,
-    write_record,
-)
+from sage_jax.report.records import Record, read_record, write_record
+from sage_jax.report.results import listed, parts, render_matrix, render_sweep, rewrite
 from sage_jax.report.sweep import read_run
 
 
@@ -76,8 +69,8 @@ def build(text: str, records: pathlib.Path, figures: pathlib.Path) -> str:
         if "matrix" in words:
             return render_matrix([read_record(path) for path in sorted(records.glob("*.json"))])
         name = pathlib.Path(words["sweep"].partition(":")[0]).stem
-        names = [one for one in words.get("only", "").split(",") if one]
-        return render_sweep(read_record(records / f"{name}.json").only(names), figures)
+        record = read_record(records / f"{name}.json").only(listed(words, "only"))
+        return render_sweep(record, figures, listed(words, "with"))
 
     return rewrite(text, render)
 

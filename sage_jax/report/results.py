@@ -4,13 +4,12 @@ A record is what a page needs of a run folder: configuration, versions, evaluati
 beside the page (docs/records/<name>.json), so that every number on it can be made again, and checked, without the
 runs. A part stands between two comments:
 
-    <!-- begin sweep=configs/sweeps/x.py only=a,b -->  ...  <!-- end -->
+    <!-- begin sweep=configs/sweeps/x.py only=a,b with=families -->  ...  <!-- end -->
     <!-- begin matrix -->  ...  <!-- end -->
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import pathlib
@@ -19,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sage_jax.errors import DataError
-from sage_jax.metrics import EvalRow
+from sage_jax.report.records import LOCAL_KEYS, Record
+from sage_jax.report.result_details import TABLES
 from sage_jax.report.sweep import (
     AFTER,
     BEFORE,
@@ -37,101 +37,26 @@ from sage_jax.report.sweep_page import draw_success, paired_text, spread_text
 # The first that stands for a benchmark or a method comes first in the matrix.
 ENVIRONMENTS = ("alfworld", "webshop", "appworld", "appworld_lite", "webwalker", "gaia")
 METHODS = ("grpo", "skillmaster", "sage", "skillr1")
-LOCAL_KEYS = ("name", "run_dir", "cache")  # of a machine or a sweep, not of a result
-KEPT = re.compile(
-    r"step|reward/|eval/[^/]+/all/|review/|utility/|bank/|paired/|chain/|generation/|time/round|tokens/gen"
-)
 _PART = re.compile(r"(<!-- begin (?P<spec>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """Finished runs of one sweep.
-
-    Attributes:
-      name: of the sweep; its files are called so.
-      variants: in order, the baseline first.
-      commands: (variant, seed) -> command line.
-      runs: finished ones.
-    """
-
-    name: str
-    variants: tuple[str, ...]
-    commands: Mapping[tuple[str, int], str]
-    runs: tuple[SeedRun, ...]
-
-    def merge(self, other: Record) -> Record:
-        """Returns this record with the runs of `other`, which replace those of the same variant and seed."""
-        mine = {(run.variant, run.seed): run for run in self.runs}
-        mine |= {(run.variant, run.seed): run for run in other.runs}
-        variants = other.variants + tuple(name for name in self.variants if name not in other.variants)
-        return Record(
-            other.name, variants, {**self.commands, **other.commands}, tuple(mine[key] for key in sorted(mine))
-        )
-
-    def only(self, names: Sequence[str]) -> Record:
-        """Returns the record of some variants, in the order of `names`; without names, of all."""
-        names = tuple(names) or self.variants
-        return dataclasses.replace(self, variants=names, runs=tuple(r for r in self.runs if r.variant in names))
-
-
-def write_record(path: pathlib.Path, record: Record) -> None:
-    """Writes a record, its folder too; the same runs give the same bytes."""
-    runs = [
-        {
-            "variant": run.variant,
-            "seed": run.seed,
-            "command": record.commands[run.variant, run.seed],
-            "git": run.git,
-            "versions": dict(run.versions),
-            "config": {key: value for key, value in run.config.items() if key not in LOCAL_KEYS},
-            "evals": {tag: [dataclasses.asdict(row) for row in rows] for tag, rows in run.evals.items()},
-            "metrics": [{k: _short(v) for k, v in line.items() if KEPT.match(k)} for line in run.metrics],
-        }
-        for run in record.runs
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({"name": record.name, "variants": record.variants}, indent=1)
-    body = ",\n".join(json.dumps(run, sort_keys=True) for run in runs)
-    path.write_text(f'{head[:-2]},\n "runs": [\n{body}\n]\n}}\n')
-
-
-def read_record(path: pathlib.Path) -> Record:
-    """Reads a record.
-
-    Raises:
-      DataError: the file is missing or holds something else; names it.
-    """
-    try:
-        content = json.loads(path.read_text())
-        runs = [
-            SeedRun(
-                variant=one["variant"],
-                seed=one["seed"],
-                evals={tag: [EvalRow(**row) for row in rows] for tag, rows in one["evals"].items()},
-                metrics=one["metrics"],
-                git=one["git"],
-                config=one["config"],
-                versions=one["versions"],
-            )
-            for one in content["runs"]
-        ]
-        commands = {(one["variant"], one["seed"]): one["command"] for one in content["runs"]}
-        return Record(content["name"], tuple(content["variants"]), commands, tuple(runs))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{path} is no record of runs: {error}; `make results` writes it") from error
-
-
 def parse_part(spec: str) -> dict[str, str]:
-    """Returns the words of a part's comment: {"sweep": ..., "only": ...} or {"matrix": ""}.
+    """Returns the words of a part's comment: {"sweep": ..., "only": ..., "with": ...} or {"matrix": ""}.
 
     Raises:
-      DataError: it names neither a sweep nor the matrix.
+      DataError: it names neither a sweep nor the matrix, or tables that there are not.
     """
     words = dict(word.partition("=")[::2] for word in spec.split())
-    if not ("sweep" in words and words.keys() <= {"sweep", "only"}) and words != {"matrix": ""}:
-        raise DataError(f"<!-- begin {spec} -->: expected 'matrix', or 'sweep=FILE' and perhaps 'only=A,B'")
+    if not ("sweep" in words and words.keys() <= {"sweep", "only", "with"}) and words != {"matrix": ""}:
+        raise DataError(f"<!-- begin {spec} -->: expected 'matrix', or 'sweep=FILE' and perhaps 'only=A,B', 'with=C,D'")
+    if unknown := set(listed(words, "with")) - TABLES.keys():
+        raise DataError(f"<!-- begin {spec} -->: no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
     return words
+
+
+def listed(words: Mapping[str, str], key: str) -> list[str]:
+    """Returns what a word lists: "only=A,B" gives A and B."""
+    return [one for one in words.get(key, "").split(",") if one]
 
 
 def parts(text: str) -> list[dict[str, str]]:
@@ -144,8 +69,14 @@ def rewrite(text: str, render: Callable[[dict[str, str]], str]) -> str:
     return _PART.sub(lambda match: f"{match[1]}{render(parse_part(match['spec'])).strip()}\n{match[3]}", text)
 
 
-def render_sweep(record: Record, figures: pathlib.Path) -> str:
-    """Returns the tables of a sweep with its figure, which is written to `figures`, and what the numbers depend on."""
+def render_sweep(record: Record, figures: pathlib.Path, tables: Sequence[str] = ()) -> str:
+    """Returns the tables of a sweep with its figure, which is written to `figures`, and what the numbers depend on.
+
+    Args:
+      record: of the sweep.
+      figures: folder for its figure.
+      tables: names of result_details.TABLES to add.
+    """
     figure = figures / f"{record.name}.svg"
     figures.mkdir(parents=True, exist_ok=True)
     drawn = draw_success(record.runs, record.variants, figure)
@@ -154,6 +85,8 @@ def render_sweep(record: Record, figures: pathlib.Path) -> str:
     lines += [*scores, ""] if scores else []
     differences = _differences(record)
     lines += [*differences, ""] if differences else []
+    for name in tables:
+        lines += [*TABLES[name](record), ""]
     lines += [*_cost_table(record), ""]
     lines += [f"![success by round](figures/{figure.name})", ""] if drawn else []
     lines += [*(f"    {record.commands[run.variant, run.seed]}" for run in record.runs if run.seed == 0), ""]
@@ -221,7 +154,7 @@ def _success_table(record: Record) -> list[str]:
         "| split | method | before | after, with its skills | after, without skills | gain as used | each seed |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for split in _splits(record):
+    for split in record.splits():
         for variant in record.variants:
             runs = [run for run in record.runs if run.variant == variant]
             used = {run.seed: value_of(run, AFTER, split, CONDITIONS[0], "success") for run in runs}
@@ -245,7 +178,7 @@ def _success_table(record: Record) -> list[str]:
 def _score_table(record: Record) -> list[str]:
     """Returns scores in points of 0 to 100 where an environment has scores between solved and not."""
     rows = []
-    for split in _splits(record):
+    for split in record.splits():
         for variant in record.variants:
             runs = [run for run in record.runs if run.variant == variant]
             before, after = (spread(_values(runs, tag, split, CONDITIONS[0], "score")) for tag in (BEFORE, AFTER))
@@ -260,7 +193,7 @@ def _score_table(record: Record) -> list[str]:
 def _differences(record: Record) -> list[str]:
     """Returns a line for each variant and split: the difference to the first variant, as used."""
     lines = []
-    for split in _splits(record):
+    for split in record.splits():
         values = {
             variant: {
                 run.seed: value
@@ -294,14 +227,6 @@ def _count(value: Spread) -> str:
 def _values(runs: Sequence[SeedRun], tag: str, split: str, condition: str, quantity: str) -> list[float]:
     found = [value_of(run, tag, split, condition, quantity) for run in runs]
     return [value for value in found if value is not None]
-
-
-def _splits(record: Record) -> list[str]:
-    return sorted({row.split for run in record.runs for row in run.evals[AFTER]})
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _digest(value: Any) -> str:

@@ -40,6 +40,7 @@ class SeedRun:
       git: revision of the code at the latest start.
       config: resolved configuration of that start.
       versions: of the packages, at that start.
+      generations: tag -> split -> points of generations/<tag>.json, where skills are written over generations.
     """
 
     variant: str
@@ -49,6 +50,7 @@ class SeedRun:
     git: str | None = None
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    generations: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,21 +122,26 @@ def read_run(variant: str, seed: int, folder: str | pathlib.Path) -> SeedRun | N
     paths = {tag: folder / "eval" / f"{tag}.json" for tag in (BEFORE, AFTER)}
     if not paths[AFTER].is_file():
         return None
-    metrics, starts, config = (folder / name for name in ("metrics.jsonl", "starts.jsonl", "config.json"))
+    metrics, starts = folder / "metrics.jsonl", folder / "starts.jsonl"
     start = read_jsonl(starts)[-1] if starts.is_file() else {}
-    try:
-        values = json.loads(config.read_text()) if config.is_file() else {}
-    except ValueError as error:
-        raise DataError(f"{config} is no configuration: {error}") from error
     return SeedRun(
         variant=variant,
         seed=seed,
         evals={tag: read_rows(path) for tag, path in paths.items() if path.is_file()},
         metrics=read_jsonl(metrics) if metrics.is_file() else [],
         git=start.get("git"),
-        config=values,
+        config=_read_json(folder / "config.json"),
         versions=start.get("versions", {}),
+        generations={tag: points for tag in paths if (points := _read_json(folder / "generations" / f"{tag}.json"))},
     )
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what a file holds, nothing when there is none."""
+    try:
+        return json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -188,9 +195,9 @@ def paired(values: Mapping[int, float], baseline: Mapping[int, float]) -> Paired
     return Paired(n, float(np.mean(differences)) if n else None, low, high, p)
 
 
-def value_of(run: SeedRun, tag: str, split: str, condition: str, quantity: str) -> float | None:
-    """Returns success, steps or tokens over all families; None when the run has no such row or no outcome in it."""
-    rows = {row.retrieval: row for row in run.evals.get(tag, ()) if row.split == split and row.family == ALL}
+def value_of(run: SeedRun, tag: str, split: str, condition: str, quantity: str, *, family: str = ALL) -> float | None:
+    """Returns a field of EvalRow, by default over all families; None where there is no such row or value."""
+    rows = {row.retrieval: row for row in run.evals.get(tag, ()) if row.split == split and row.family == family}
     if condition == CONDITIONS[0]:
         row = rows.get(True, rows.get(False))
     else:

@@ -7,8 +7,8 @@ import pytest
 
 from sage_jax.errors import DataError
 from sage_jax.metrics import EvalRow
-from sage_jax.report import results
-from sage_jax.report.results import Record
+from sage_jax.report import records, result_details, results
+from sage_jax.report.records import Record
 from sage_jax.report.sweep import SeedRun
 
 
@@ -36,20 +36,20 @@ def record():
 
 
 def test_a_record_is_read_as_it_was_written_without_what_is_of_one_machine(record, tmp_path):
-    results.write_record(tmp_path / "a" / "demo.json", record)
-    again = results.read_record(tmp_path / "a" / "demo.json")
+    records.write_record(tmp_path / "a" / "demo.json", record)
+    again = records.read_record(tmp_path / "a" / "demo.json")
     assert again.commands == record.commands
     assert again.runs[2].evals == record.runs[2].evals
     assert again.runs[0].metrics == [{"step": 1, "reward/success": 0.333333}, {"step": 2, "reward/success": 0.5}]
     assert again.runs[0].config == {"method": "grpo", "benchmark": "webshop", "lr": 0.1}
-    results.write_record(tmp_path / "again.json", again)
+    records.write_record(tmp_path / "again.json", again)
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "a" / "demo.json").read_bytes()
 
 
 def test_a_broken_record_is_named(tmp_path):
     (tmp_path / "x.json").write_text('{"name": "x"}')
     with pytest.raises(DataError, match=r"x.json is no record of runs.*make results"):
-        results.read_record(tmp_path / "x.json")
+        records.read_record(tmp_path / "x.json")
 
 
 def test_new_runs_replace_those_of_their_seed_and_others_stay(record):
@@ -83,6 +83,76 @@ def test_a_part_may_show_some_variants_in_its_own_order(record, tmp_path):
     text = results.render_sweep(record.only(["grpo", "skillmaster"]), tmp_path)
     assert "- test: skillmaster minus grpo, as used: +37.5" in text
     assert "skillmaster" not in results.render_sweep(record.only(["grpo"]), tmp_path)
+
+
+def test_further_tables_are_added_where_they_are_asked_for(record, tmp_path):
+    plain = results.render_sweep(record, tmp_path)
+    more = results.render_sweep(record, tmp_path, ["families", "generations"])
+    assert "| test | all |" in more
+    assert "| test | all |" not in plain
+    with pytest.raises(DataError, match="no table curves; there are families, chains, generations"):
+        results.parts("<!-- begin sweep=s.py with=families,curves -->\n<!-- end -->\n")
+
+
+def test_success_by_kind_of_task(record):
+    def kinds(one, easy, hard):
+        rows = [
+            dataclasses.replace(one, family="easy", success=easy),
+            dataclasses.replace(one, family="hard", success=hard),
+        ]
+        return [one, *rows]
+
+    bare, used = row(0.25), row(0.75, retrieval=True)
+    mine = [
+        run("skillmaster", seed, kinds(bare, 0.5, 0.0), [*kinds(bare, 0.5, 0.0), *kinds(used, 1.0, share)])
+        for seed, share in enumerate((0.25, 0.75))
+    ]
+    assert result_details.families_table(dataclasses.replace(record, runs=tuple(mine))) == [
+        "| test | easy | hard | all |",
+        "| --- | --- | --- | --- |",
+        "| skillmaster, before, without skills | 50 ± 0 | 0 ± 0 | 25 ± 0 |",
+        "| skillmaster, before | 50 ± 0 | 0 ± 0 | 25 ± 0 |",
+        "| skillmaster, after | 100 ± 0 | 50 ± 35 | 75 ± 0 |",
+    ]
+
+
+def test_the_curve_over_generations_is_a_mean_over_seeds(record, tmp_path):
+    def points(*values):
+        return {"test": [{"generation": i, "reward": r, "solved": s} for i, (r, s) in enumerate(values)]}
+
+    mine = [
+        dataclasses.replace(
+            record.runs[2], generations={"before": points((0, 0)), "after": points((0, 0), (0.5, 0.75))}
+        ),
+        dataclasses.replace(
+            record.runs[3], generations={"before": points((0.5, 0.5)), "after": points((0, 0), (1, 1))}
+        ),
+        record.runs[0],
+    ]
+    record = dataclasses.replace(record, runs=tuple(mine))
+    assert result_details.generations_table(record) == [
+        "| test | generation 0 | generation 1 |",
+        "| --- | --- | --- |",
+        "| skillmaster, before | 25 / 25 |  |",
+        "| skillmaster, after | 0 / 0 | 75 / 88 |",
+    ]
+    records.write_record(tmp_path / "demo.json", record)
+    assert result_details.generations_table(records.read_record(tmp_path / "demo.json"))[3] == (
+        "| skillmaster, after | 0 / 0 | 75 / 88 |"
+    )
+
+
+def test_what_scenarios_came_to(record):
+    used = dataclasses.replace(row(0.5, retrieval=True), scenario_success=0.25, use_rate=0.9)
+    mine = (run("skillmaster", 0, [row(0.25)], [used, row(0.5)]),)
+    assert result_details.chains_table(dataclasses.replace(record, runs=mine)) == [
+        "| test | TGC, % | SGC, % | steps | generated tokens | used a skill where one was shown, % |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| skillmaster, before, without skills | 25.0 | - | 10.00 | 100 | - |",
+        "| skillmaster, before | 25.0 | - | 10.00 | 100 | - |",
+        "| skillmaster, after, with skills | 50.0 | 25.0 | 10.00 | 100 | 90 |",
+        "| skillmaster, after, without skills | 50.0 | - | 10.00 | 100 | - |",
+    ]
 
 
 def test_the_matrix_takes_methods_as_their_configs_have_them(record):
