@@ -14,8 +14,11 @@ _OUT = flags.DEFINE_string("out", "assets/base", "Folder for the model, its toke
 _WORK = flags.DEFINE_string("work", "runs/base_model", "Folder for checkpoints.")
 _CORPUS = flags.DEFINE_enum("corpus", BaseModelSettings.corpus, sorted(CORPORA), "What it is trained on.")
 _UPDATES = flags.DEFINE_integer("updates", BaseModelSettings.updates, "Optimizer steps.", lower_bound=1)
+_COPY = flags.DEFINE_integer("copy_updates", 0, "The first steps, on copying alone.", lower_bound=0)
+_TOKENS = flags.DEFINE_integer("tokens", BaseModelSettings.tokens, "Tokens of a step.", lower_bound=1)
 _SHORT = flags.DEFINE_integer("short_rows", BaseModelSettings.short_rows, "Longest conversation at first, in tokens.")
 _LONG = flags.DEFINE_integer("long_rows", BaseModelSettings.long_rows, "Longest conversation later, in tokens.")
+_VOCAB = flags.DEFINE_integer("vocab_size", BaseModelSettings.vocab_size, "Entries of the tokenizer.", lower_bound=1)
 _START = flags.DEFINE_string("start", BaseModelSettings.start, "Model folder to go on from; empty is none.")
 _RATE = flags.DEFINE_float("learning_rate", BaseModelSettings.learning_rate, "Peak learning rate.", lower_bound=0.0)
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of initialisation and corpus.")
@@ -30,9 +33,12 @@ def main(argv: list[str]) -> None:
         BaseModelSettings(),
         corpus=_CORPUS.value,
         updates=_UPDATES.value,
+        copy_updates=_COPY.value,
+        tokens=_TOKENS.value,
         short_rows=_SHORT.value,
         long_rows=_LONG.value,
         learning_rate=_RATE.value,
+        vocab_size=_VOCAB.value,
         start=_START.value,
         seed=_SEED.value,
     )

@@ -23,6 +23,7 @@ from sage_jax.data.sft import Message
 from sage_jax.envs.appworld.lite import apps
 from sage_jax.envs.appworld.lite.state import State
 from sage_jax.envs.appworld.twin.base import COMPLETE, Draft, Person, Solution, Template, TwinTask
+from sage_jax.envs.appworld.twin.words import FIRST_NAMES, LAST_NAMES, RELATIONSHIPS, THINGS, TOPICS, VERBS
 from sage_jax.envs.appworld.twin.world import SEEN, make_person, solution_functions
 from sage_jax.skills.programs import extract_programs
 
@@ -54,6 +55,7 @@ SLIPS: dict[str, tuple[tuple[str, str], ...]] = {
 SLIP_CHANCE = 0.5  # of a definition
 USE_CHANCE = 0.65  # of a call where the function is shown
 LOOKUP_CHANCE = 0.8  # of looking up documents before defining
+_WORDS = (*FIRST_NAMES, *LAST_NAMES, *TOPICS, *THINGS, *VERBS, *RELATIONSHIPS)
 _MOST_TEXT = 600  # characters of an output
 
 
@@ -154,6 +156,12 @@ def _turns(template: Template, draft: Draft, shell: LocalShell, shown: bool, rng
     yield Solution(functions, draft.call).turns()[0]
 
 
+def copy_exercise(rng: random.Random) -> list[Message]:
+    """Repeat a list of words: where induction heads form first, since no token can be had in another way."""
+    text = " ".join(rng.sample(_WORDS, 20))
+    return [("user", text, False), ("assistant", text, True)]
+
+
 def call_exercise(rng: random.Random) -> list[Message]:
     """Call a function, of which the head alone is shown, with what an instruction says."""
     template = rng.choice(SEEN)
@@ -182,7 +190,7 @@ def conversations(rng: random.Random, progress: Callable[[], float]) -> Iterator
     """Yields conversations for ever; `progress()` in [0, 1] moves from calls alone to whole tasks."""
     while True:
         if rng.random() < max(0.4, 0.9 - 2 * progress()):  # of conversations; short ones
-            yield rng.choices((calls_exercise, call_exercise), (3, 1))[0](rng)
+            yield rng.choices((calls_exercise, call_exercise, copy_exercise), (6, 3, 1))[0](rng)
         else:
             yield code_trace(rng)
 
@@ -197,7 +205,7 @@ def opening(person: Person, instruction: str, functions: str = "") -> str:
 def make_tokenizer(size: int) -> Any:
     """Returns the tokenizer of the corpus."""
     rng = random.Random(0)
-    texts = [text for _ in range(600) for _, text, _ in code_trace(rng)]
+    texts = [text for _ in range(600) for make in (code_trace, copy_exercise) for _, text, _ in make(rng)]
     return build_code_tokenizer(texts, size)
 
 

@@ -36,6 +36,7 @@ from sage_jax.training.step import LossOptions, make_update_step, read_metrics
 
 # Modules with conversations, and corpus_words or a tokenizer of their own.
 CORPORA = {"code": code_corpus, "household": base_corpus, "shopping": shopping}
+_COPY_ROWS, _COPY_TOKENS = 128, 1024  # of an update on copying: small ones, since their number is what counts
 _SHORTEST_ROW = 64  # tokens; shorter rows might never be offered a conversation that fits
 
 
@@ -47,6 +48,7 @@ class BaseModelSettings:
       corpus: one of CORPORA.
       updates: optimizer steps.
       tokens: tokens of one update, packed into rows.
+      copy_updates: how many of them, the first ones, are spent on the corpus's `copy_exercise` alone.
       short_rows, long_rows: row length in tokens, before and after `short_share` of the updates.
       learning_rate: peak, with Muon's update scaled to AdamW's.
       seed: of the initialisation and of the corpus.
@@ -57,6 +59,7 @@ class BaseModelSettings:
     corpus: str = "household"
     updates: int = 4000
     tokens: int = 4096
+    copy_updates: int = 0
     short_rows: int = 512
     long_rows: int = 1024
     short_share: float = 0.6
@@ -82,6 +85,12 @@ class BaseModelSettings:
                     f"{name}={getattr(self, name)}: an update of tokens={self.tokens} needs rows of "
                     f"{_SHORTEST_ROW} to {self.tokens} tokens"
                 )
+        if not 0 <= self.copy_updates < self.updates:
+            raise ConfigError(f"copy_updates={self.copy_updates}: must be from 0 to updates - 1 = {self.updates - 1}")
+        if self.copy_updates and not hasattr(CORPORA[self.corpus], "copy_exercise"):
+            raise ConfigError(
+                f"copy_updates={self.copy_updates}: corpus={self.corpus!r} has no copy_exercise; set it to 0"
+            )
         if self.hidden_size % 64:
             raise ConfigError(f"hidden_size={self.hidden_size}: heads of 32 in two groups need a multiple of 64")
 
@@ -177,12 +186,17 @@ def _initial_params(settings: BaseModelSettings, config: ModelConfig):
 
 def _batch(settings: BaseModelSettings, tokenizer, step: int) -> MicroBatches:
     """Returns the batch of one update, a function of (seed, step) alone; conversations that do not fit are redrawn."""
-    progress = step / settings.updates
-    row_length = settings.short_rows if progress < settings.short_share else settings.long_rows
-    rows = settings.tokens // row_length
     encode, template = _encoder(tokenizer)
     rng = random.Random(derive_seed(settings.seed, "base_corpus", step))
-    stream = CORPORA[settings.corpus].conversations(rng, lambda: progress)
+    corpus = CORPORA[settings.corpus]
+    if step < settings.copy_updates:
+        row_length, rows = _COPY_ROWS, _COPY_TOKENS // _COPY_ROWS
+        stream = iter(lambda: corpus.copy_exercise(rng), None)
+    else:
+        progress = (step - settings.copy_updates) / (settings.updates - settings.copy_updates)
+        row_length = settings.short_rows if progress < settings.short_share else settings.long_rows
+        rows = settings.tokens // row_length
+        stream = corpus.conversations(rng, lambda: progress)
     sequences: list[Sequence] = []
     room, misses = [row_length] * rows, 0
     while misses < 6 or not sequences:

@@ -16,7 +16,7 @@ from sage_jax.errors import ConfigError
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return code_corpus.make_tokenizer(1024)
+    return code_corpus.make_tokenizer(1280)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,8 @@ def traces():
 def test_text_is_read_back_to_the_letter(tokenizer, traces):
     encode = text_encoder(tokenizer)
     texts = [text for trace in traces[:60] for _, text, _ in trace]
-    for text in [*texts, "Ünusual\ttext  with   spaces\n\n\n      deep", "<action>\nX_y = 'A'\n</action>"]:
+    odd = ("x ## y ##a Ġ b Ċ", "x1 1x 1 2 a_b _a b_ 9:00", "Ünusual\ttext  with   spaces\n\n\n      deep")
+    for text in [*texts, *odd, "<action>\nX_y = 'A'\n</action>"]:
         assert tokenizer.decode(encode(text)) == text
 
 
@@ -37,6 +38,11 @@ def test_a_word_is_one_token_wherever_it_stands(tokenizer):
     (garden,) = encode("garden")
     for text in ("'garden'", "the garden", "garden rope", "count_notes('garden')"):
         assert garden in encode(text)
+
+
+def test_the_space_between_two_words_is_no_token(tokenizer):
+    encode = text_encoder(tokenizer)
+    assert encode("the garden rope") == encode("the") + encode("garden") + encode("rope")
 
 
 def test_a_vocabulary_that_the_texts_do_not_fill_is_refused():

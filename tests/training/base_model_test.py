@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from sage_jax.checkpoints import Checkpointer
+from sage_jax.data import code_corpus
 from sage_jax.errors import CheckpointError, ConfigError
 from sage_jax.models import hf
 from sage_jax.training.base_model import BaseModelSettings, _batch, train_base_model
@@ -128,9 +129,23 @@ def test_a_batch_is_a_function_of_seed_and_step(word_tokenizer, step):
     assert np.array_equal(following[trained], batch.targets[trained])
 
 
+def test_the_first_updates_copy_lists_in_short_rows():
+    settings = BaseModelSettings(corpus="code", vocab_size=1280, updates=40, copy_updates=20, tokens=2048)
+    tokenizer = code_corpus.make_tokenizer(1280)
+    copied, after = _batch(settings, tokenizer, 19), _batch(settings, tokenizer, 20)
+    assert copied.ids.shape[1:] == (8, 128)
+    assert after.ids.shape[1:] == (4, 512)
+    row = copied.ids[0, 0][copied.segment_ids[0, 0] == 1]
+    asked, answered = tokenizer.decode(row).split("<|assistant|>")
+    assert asked.removeprefix("<|user|>").split() == answered.removesuffix("<|end|>").split()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"copy_updates": -1}, "copy_updates=-1"),
+        ({"copy_updates": 10_000}, "copy_updates=10000: must be from 0 to updates - 1"),
+        ({"copy_updates": 1}, "corpus='household' has no copy_exercise"),
         ({"tokens": 200}, "tokens=200"),
         ({"short_rows": 16}, "short_rows=16"),
         ({"long_rows": 16}, "long_rows=16"),
