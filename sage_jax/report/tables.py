@@ -14,11 +14,14 @@ from typing import Any
 
 import rich.box
 import rich.console
+import rich.measure
 import rich.table
 
 from sage_jax.errors import DataError
 from sage_jax.metrics import EvalRow, read_rows
 from sage_jax.metrics.evaluation import ALL
+
+_WIDEST = 1000  # characters of a line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +98,7 @@ def rich_tables(evals: Mapping[str, Sequence[EvalRow]], title: str = "") -> list
         )
         table.add_column("family", no_wrap=True)
         for column in comparison.columns:
-            table.add_column(column_title(column), no_wrap=True)
+            table.add_column(column_title(column))
         for family, cells in comparison.rows:
             count = max((cell.n for cell in cells if cell is not None), default=0)
             style = "bold" if family == ALL else None
@@ -107,11 +110,12 @@ def rich_tables(evals: Mapping[str, Sequence[EvalRow]], title: str = "") -> list
 def print_tables(
     evals: Mapping[str, Sequence[EvalRow]], *, title: str = "", console: rich.console.Console | None = None
 ) -> None:
-    """Prints the tables; where there is no terminal the width is what the table needs."""
+    """Prints the tables: cells wrap in a terminal that is too narrow; without one a table is as wide as it needs."""
     console = console or rich.console.Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 140)
     for table in rich_tables(evals, title):
+        if not console.is_terminal:
+            needed = rich.measure.Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
+            console.width = max(console.width, needed)
         console.print(table)
 
 

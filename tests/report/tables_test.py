@@ -1,8 +1,10 @@
 """The table at the end of a run."""
 
+import dataclasses
 import io
 import json
 
+import pytest
 import rich.console
 
 from sage_jax.metrics import EpisodeOutcome, summarise
@@ -48,6 +50,21 @@ def test_printed_without_a_terminal_no_cell_is_cut(run_dir):
     assert text.count("11.5 steps, 100 tok") == 12
     assert "twin valid_unseen" in text
     assert "…" not in text
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_five_columns_of_long_cells_are_shown_whole(terminal):
+    (row, *_) = summarise([EpisodeOutcome("test_normal", True, "contact_count", True, 5, 50, 0.75)])
+    row = dataclasses.replace(row, scenario_success=0.5, use_rate=0.875, used_success=0.625)
+    evals = {name: [row, dataclasses.replace(row, retrieval=False)] for name in ("before", "grpo", "after")}
+    stream = io.StringIO()
+    print_tables(
+        evals, console=rich.console.Console(file=stream, width=120, force_terminal=terminal, color_system=None)
+    )
+    text = stream.getvalue()
+    assert "…" not in text
+    assert text.count("SGC") == text.count("used") == text.count("(62)") == 6
+    assert ("100 % (21-100), score 75, SGC 50" in text) is not terminal  # wrapped in a terminal that is too narrow
 
 
 def test_a_run_with_generations_has_their_table(run_dir, capsys):
