@@ -70,6 +70,12 @@ class TaskSettings(config.Settings):
     source: str = setting("auto", "official data, a generated twin, or official when it is there", choices=SOURCES)
     cache: str = setting("", "folder for generated data; empty is $SAGE_JAX_CACHE or ~/.cache/sage_jax", free=True)
     env_workers: int = setting(2, "environment processes", low=1, free=True)
+    env_backend: str = setting(
+        "process",
+        "environment workers: processes here, or actors of a Ray cluster",
+        choices=("process", "ray"),
+        free=True,
+    )
     env_timeout_s: float = setting(60.0, "longest time of one environment call, in seconds", above=0, free=True)
 
 

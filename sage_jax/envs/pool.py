@@ -21,9 +21,11 @@ from typing import Any
 
 from sage_jax.envs.base import EnvFactory, Environment, Observation, StepResult
 from sage_jax.envs.process import WorkerProcess
+from sage_jax.envs.ray_worker import RayWorker
 from sage_jax.errors import ConfigError, EnvError
 from sage_jax.types import Task
 
+BACKENDS = {"process": WorkerProcess, "ray": RayWorker}
 _SPREAD = 8  # episodes by which the preferred worker of a game may be ahead of the least busy one
 
 
@@ -80,8 +82,8 @@ class EnvHost:
 class _Lane:
     """One worker process and the thread that hands it its calls, in order."""
 
-    def __init__(self, factory: EnvFactory, timeout_s: float, start_timeout_s: float) -> None:
-        self._process = WorkerProcess(EnvHost, factory, start_timeout_s=start_timeout_s)
+    def __init__(self, backend: str, factory: EnvFactory, timeout_s: float, start_timeout_s: float) -> None:
+        self._process = BACKENDS[backend](EnvHost, factory, start_timeout_s=start_timeout_s)
         self._timeout_s = timeout_s
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
         self.life = 0  # counts the processes this lane has had; episodes of an earlier one are lost
@@ -148,6 +150,7 @@ class EnvPool:
         workers: int = 2,
         timeout_s: float = 60.0,
         start_timeout_s: float = 180.0,
+        backend: str = "process",
     ) -> None:
         """Makes a pool; worker processes start with the first call they get.
 
@@ -156,12 +159,13 @@ class EnvPool:
           workers: number of processes.
           timeout_s: longest time one call may take in its worker, time in the queue not counted.
           start_timeout_s: longest time a worker may take to start.
+          backend: where workers run: one of BACKENDS.
         """
         if workers < 1:
             raise ConfigError(f"workers={workers}: an environment pool needs at least 1 worker process")
         if timeout_s <= 0:
             raise ConfigError(f"timeout_s={timeout_s}: a call needs some time; give seconds above 0")
-        self._lanes = [_Lane(factory, timeout_s, start_timeout_s) for _ in range(workers)]
+        self._lanes = [_Lane(backend, factory, timeout_s, start_timeout_s) for _ in range(workers)]
         self._episodes: dict[Hashable, _Episode] = {}
         self._numbers = 0
         self._closed = False

@@ -92,17 +92,12 @@ class WorkerProcess:
             if not self._pipe.poll(timeout_s):
                 self.kill()
                 raise WorkerLostError(f"{method} took longer than {timeout_s:g} s; its worker was killed")
-            status, *content = pickle.loads(self._pipe.recv_bytes())
+            reply = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError) as error:
             code = self._exit_code()
             self.kill()
             raise WorkerLostError(f"the worker died during {method} (exit code {code})") from error
-        if status == "ok":
-            return content[0]
-        kind, message = content
-        if kind == DataError.__name__:
-            raise DataError(message)
-        raise EnvError(message if kind == EnvError.__name__ else f"{kind}: {message}")
+        return unpack(reply)
 
     def _exit_code(self) -> int | None:
         if self._process is None:
@@ -130,3 +125,19 @@ class WorkerProcess:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+
+
+def unpack(reply: tuple) -> Any:
+    """Returns the value of a worker's reply, or raises the error that it tells of.
+
+    Raises:
+      DataError: the hosted object raised it.
+      EnvError: it raised anything else.
+    """
+    status, *content = reply
+    if status == "ok":
+        return content[0]
+    kind, message = content
+    if kind == DataError.__name__:
+        raise DataError(message)
+    raise EnvError(message if kind == EnvError.__name__ else f"{kind}: {message}")

@@ -31,9 +31,9 @@ def main() -> None:
         while True:
             method, args = pickle.loads(connection.recv_bytes())
             if method == "host":  # the first call: build the object that later calls go to
-                reply, host = _answer(_build, args)
+                reply, host = answer(_build, args)
             else:
-                reply, _ = _answer(getattr(host, method), args)
+                reply, _ = answer(getattr(host, method), args)
             connection.send_bytes(pickle.dumps(reply))
     if hasattr(host, "close"):
         host.close()
@@ -43,7 +43,7 @@ def _build(make, *args):
     return make(*args)
 
 
-def _answer(function, args: tuple) -> tuple[tuple, object]:
+def answer(function, args: tuple) -> tuple[tuple, object]:
     """Calls a function; returns the reply to send ("ok", value) or ("error", type, message), and the value."""
     try:
         value = function(*args)

@@ -129,8 +129,10 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
         benchmark = settings.open_benchmark()
         weights, pool, engine, player, skill_player = whole_arrays(params), None, None, None, None
         if is_first():
-            workers, timeout = settings.tasks.env_workers, settings.tasks.env_timeout_s
-            pool = EnvPool(benchmark.factory(), workers=workers, timeout_s=timeout)
+            own = settings.tasks
+            pool = EnvPool(
+                benchmark.factory(), workers=own.env_workers, timeout_s=own.env_timeout_s, backend=own.env_backend
+            )
             stack.callback(pool.close)
             engine = stack.enter_context(contextlib.closing(open_engine(settings, folder, model, weights)))
         frozen = None
