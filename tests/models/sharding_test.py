@@ -47,6 +47,15 @@ def test_meshes_that_do_not_fit_the_devices_are_refused(sizes):
         make_mesh(*sizes, devices=jax.devices()[:1])
 
 
+def test_chips_that_are_not_connected_in_such_a_way_are_named(monkeypatch):
+    def refuse(*_, **__):
+        raise NotImplementedError("no assignment for logical axis 2")
+
+    monkeypatch.setattr(jax, "make_mesh", refuse)
+    with pytest.raises(ConfigError, match=r"^mesh data=.*not connected in such a way: no assignment for"):
+        make_mesh(devices=jax.devices()[:1])
+
+
 def test_a_mesh_is_read_from_text():
     assert parse_mesh("") == {}
     assert parse_mesh("fsdp:8,tensor:4") == parse_mesh("fsdp:8+tensor:4") == {"fsdp": 8, "tensor": 4}

@@ -20,7 +20,7 @@ import pytest
 
 from sage_jax.errors import EngineError
 from sage_jax.losses import token_logprobs
-from sage_jax.models import ModelConfig, forward, head_weights, hf, init_params
+from sage_jax.models import ModelConfig, forward, head_weights, hf
 from sage_jax.rollout import Engine, GenerateRequest, SamplingParams
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.rollout.http_client import HttpOptions
@@ -28,18 +28,8 @@ from sage_jax.rollout.programs import EngineConfig
 from sage_jax.rollout.sglang import SglangEngine
 from sage_jax.rollout.weights import WeightFolders
 from sage_jax.testing.server_process import ServerProcess, server_arguments
+from tests.rollout.conftest import MODEL, draw_params
 
-MODEL = ModelConfig(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    tie_embeddings=True,
-    max_position=512,
-)
 # Blocks and chunks far smaller than the contexts, so that the cases cross their edges.
 SIZES = {"max_length": 200, "prefill_rows": 4, "prefill_chunk": 8, "decode_steps": 4, "block": 32, "max_stop_ids": 16}
 SLOTS, SCORED = 17, 208
@@ -107,11 +97,6 @@ class Subject:
 @jax.jit
 def _scaled(params):
     return jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim > 1 else leaf, params)
-
-
-def draw_params(seed):
-    """Random weights, large enough that the next-token distribution is far from uniform."""
-    return _scaled(init_params(MODEL, jax.random.key(seed)))
 
 
 @jax.jit(static_argnums=0)

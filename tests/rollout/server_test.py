@@ -3,17 +3,17 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import time
 
 import httpx
-import jax
 import numpy as np
 import pytest
 
 from sage_jax.data.word_tokenizer import END, build_tokenizer
 from sage_jax.errors import ConfigError, ServerRefusedError
-from sage_jax.models import ModelConfig, hf, init_params
+from sage_jax.models import hf
 from sage_jax.rollout import GenerateRequest, SamplingParams
 from sage_jax.rollout.http_client import HttpOptions
 from sage_jax.rollout.prefix_sessions import PrefixSessions
@@ -21,26 +21,16 @@ from sage_jax.rollout.server import bind, main
 from sage_jax.rollout.sglang import SglangEngine
 from sage_jax.rollout.weights import WeightFolders
 from sage_jax.testing.server_process import ServerProcess, server_arguments
+from tests.rollout import conftest
 
-MODEL = ModelConfig(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    tie_embeddings=True,
-    max_position=4096,
-)
+MODEL = dataclasses.replace(conftest.MODEL, max_position=4096)
 SIZES = {"max_length": 3000, "prefill_rows": 4, "prefill_chunk": 8, "decode_steps": 4, "max_stop_ids": 16}
 SLOTS, KEY = 8, "a secret"
 LONG = 2900  # tokens: seconds, so that something can happen in between
 
 
 def make_folder(folder, seed=0):
-    params = init_params(MODEL, jax.random.key(seed))
-    params = jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim > 1 else leaf, params)
+    params = conftest.draw_params(seed)
     hf.save(folder, MODEL, params, dtype="float32")
     build_tokenizer(["go", "to", "shelf", "lamp"], MODEL.vocab_size).save_pretrained(folder)
     return params
