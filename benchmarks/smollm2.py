@@ -1,12 +1,15 @@
-"""Prints what prefill and decode of SmolLM2-135M cost on this machine, with the embedded engine and with transformers.
+"""Prints what prefill and decode of SmolLM2-135M cost on this machine: embedded engine, transformers, llama.cpp.
 
     third_party/smollm2/get.sh
     python -m benchmarks.smollm2 --batch=1,8,32 --context=256 --new=64
+    third_party/llama_cpp/install.sh FOLDER
+    PYTHONPATH=FOLDER python -m benchmarks.smollm2 --engines=embedded,transformers,llama_cpp,llama_cpp_q4_1
 
 Every sequence has a random prompt of `context` tokens and samples exactly `new` tokens at temperature 1. A repeat takes
 each engine in turn, once with all tokens and once with the first alone; decode is the difference. CPU seconds count all
 threads of this process, so on a shared machine they are the figure to compare. transformers needs torch, which is in
-requirements-test.txt. Prompts differ between repeats, so that no cache answers them.
+requirements-test.txt. Prompts differ between repeats, so that no cache answers them. llama_cpp has the weights of
+`--dtype`, llama_cpp_q4_1 the 4-bit blocks they come from.
 """
 
 from __future__ import annotations
@@ -89,7 +92,21 @@ def transformers(folder: str, batch: int, length: int, dtype: str) -> tuple[Gene
     return generate, lambda: None
 
 
-ENGINES = {"embedded": embedded, "transformers": transformers}
+def llama_cpp(folder: str, batch: int, length: int, dtype: str) -> tuple[Generate, Callable[[], None]]:
+    """Returns llama.cpp's batched decoding, with weights from its own file, and what frees it."""
+    del folder
+    from benchmarks import smollm2_llama_cpp
+
+    return smollm2_llama_cpp.start(batch, length, dtype)
+
+
+def llama_cpp_q4_1(folder: str, batch: int, length: int, dtype: str) -> tuple[Generate, Callable[[], None]]:
+    """The same with 4-bit weights, whatever `dtype` says."""
+    del dtype
+    return llama_cpp(folder, batch, length, "q4_1")
+
+
+ENGINES = {function.__name__: function for function in (embedded, transformers, llama_cpp, llama_cpp_q4_1)}
 
 
 def measure(call: Generate, prompts: np.ndarray, new: int) -> Spent:
@@ -124,7 +141,7 @@ def _row(name: str, dtype: str, batch: int, context: int, steps: int, pairs: lis
     whole = [both.cpu for _, both in pairs]
     wall = min(both.wall for _, both in pairs)
     rates = " ".join(f"{statistics.median(x):8.1f} {min(x):8.1f}-{max(x):<8.1f}" for x in (prefill, decode))
-    return f"{name:>13s} {dtype:>9s} {batch:5d} {rates} {statistics.median(whole):8.2f} {wall:8.2f}"
+    return f"{name:>14s} {dtype:>9s} {batch:5d} {rates} {statistics.median(whole):8.2f} {wall:8.2f}"
 
 
 def main() -> None:
@@ -141,7 +158,7 @@ def main() -> None:
     print(
         f"{jax.devices()[0].device_kind}; prompt {args.context}, {args.new} sampled; median and range of {args.repeats}"
     )
-    print(f"{'':>29s} {'prefill tokens per CPU s':>26s} {'decode tokens per CPU s':>26s} {'CPU s':>8s} {'wall s':>8s}")
+    print(f"{'':>30s} {'prefill tokens per CPU s':>26s} {'decode tokens per CPU s':>26s} {'CPU s':>8s} {'wall s':>8s}")
     for dtype in args.dtype.split(","):
         for batch in map(int, args.batch.split(",")):
             compare(args, batch, dtype)
