@@ -176,7 +176,9 @@ def policy_loss(
       num_sequences: a static upper bound of the ids plus one; default the number of elements of `mask`.
 
     Returns:
-      The loss and aux scalars. Aux of micro-batches combine by `max` for names ending in "_max", else by sum.
+      The loss and aux scalars. Aux of micro-batches combine by `max` for names ending in "_max", else by sum. With
+      engine_logprobs and g = old - engine: engine_gap, the mean of |g|, engine_gap_max, the largest, and engine_kl,
+      the mean of exp(g) - 1 - g, which estimates KL(engine || policy that sampled) from the engine's own tokens.
     """
     trained = jnp.asarray(mask) > 0
     weights = token_weights(trained) if weights is None else weights
@@ -212,6 +214,8 @@ def policy_loss(
         difference = jax.lax.stop_gradient(old_logprobs - clean(engine_logprobs))
         aux["engine_gap"] = mean(jnp.abs(difference))
         aux["engine_gap_max"] = jnp.max(jnp.abs(difference))
+        # The engine drew the tokens: KL(engine || trainer).
+        aux["engine_kl"] = mean(kl_estimate(clean(engine_logprobs), old_logprobs, kind="k3"))
         if importance_cap is not None:
             correction = jnp.minimum(jnp.exp(jnp.clip(pool(difference), -MAX_LOG_RATIO, MAX_LOG_RATIO)), importance_cap)
             surrogate = surrogate * correction

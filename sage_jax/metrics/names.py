@@ -95,6 +95,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("loss/clip_dual", "share", "trained tokens held by the dual clip"),
     Metric("loss/engine_gap", "nats", "mean absolute difference of the engine's and the learner's log-probs"),
     Metric("loss/engine_gap_max", "nats", "largest of these differences"),
+    Metric("loss/engine_kl", "nats", "KL of the engine's distribution from the learner's, estimated at trained tokens"),
     Metric("loss/importance_weight", "1", "mean weight that corrects for this difference"),
     Metric("update/steps", "updates", "optimizer steps so far"),
     Metric("update/grad_norm", "1", "global gradient norm before clipping"),

@@ -40,6 +40,8 @@ CHARTS: tuple[Chart, ...] = (
     Chart("Groups left out", "groups", ("groups/total", "groups/no_spread", "groups/invalid")),
     Chart("Loss", "nats", ("loss/total", "loss/policy", "loss/kl")),
     Chart("Entropy", "nats", ("loss/entropy",)),
+    Chart("Engine against learner", "nats", ("loss/engine_gap", "loss/engine_kl")),
+    Chart("Engine against learner, largest", "nats", ("loss/engine_gap_max",)),
     Chart("Gradient norm", "1", ("update/grad_norm",)),
     Chart("Cold start", "nats per token, share", ("sft/loss", "sft/accuracy")),
     Chart("Time of a round", "s", tuple(f"time/{phase}" for phase in PHASES if phase != "env"), stacked=True),

@@ -159,6 +159,19 @@ def kl_estimate(logprob: float, ref_logprob: float, kind: str) -> float:
     return math.exp(ref_logprob - logprob) - 1.0 - (ref_logprob - logprob)
 
 
+def engine_gap(old_logprobs, engine_logprobs, mask) -> tuple[float, float, float]:
+    """Returns mean |gap|, largest |gap| and the KL estimate of `losses.policy_loss` over the trained tokens."""
+    gaps = [float(old_logprobs[t]) - float(engine_logprobs[t]) for t in range(len(mask)) if mask[t]]
+    if not gaps:
+        return 0.0, 0.0, 0.0
+    absolute = [abs(gap) for gap in gaps]
+    return (
+        sum(absolute) / len(gaps),
+        max(absolute),
+        sum(math.exp(gap) - 1.0 - gap for gap in gaps) / len(gaps),
+    )
+
+
 def clipped_surrogate(
     logprob: float, old_logprob: float, advantage: float, *, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> float:

@@ -37,7 +37,7 @@ from sage_jax.training.processes import RunWriter, is_first, once, whole_arrays
 from sage_jax.training.profile import Trace, parse_steps
 from sage_jax.training.session import Session, open_session
 from sage_jax.training.state import TrainState
-from sage_jax.training.step import read_metrics
+from sage_jax.training.step import combine_updates, read_metrics
 from sage_jax.training.throughput import mfu, update_flops
 from sage_jax.types import Task, Trajectory
 
@@ -203,6 +203,8 @@ def play_and_learn(
         write_trajectories(session.folder, number + 1, result.trajectories, decode=decode)
         (session.folder / "bank.json").write_text(json.dumps(result.bank.snapshot(), indent=1) + "\n")
     shown = {"success": metrics["reward/success"], "steps": metrics["episode/steps"]}
+    if "loss/engine_gap" in metrics:
+        shown["engine gap"] = metrics["loss/engine_gap"]
     if "utility/mean" in metrics:
         shown |= {"utility": metrics["utility/mean"], "skills": metrics["bank/size"]}
     return state, result.bank, shown
@@ -298,8 +300,8 @@ def learn(
     for micro in batches * settings.rl.epochs:
         state, one = session.update(state, micro, reference)
         metrics.append(one)
-    # All are read, because an update that was not applied tells of it nowhere else; the last are written.
-    values = [read_metrics(one, state.params, step=number + 1) for one in metrics][-1]
+    read = [read_metrics(one, state.params, step=number + 1) for one in metrics]
+    values = combine_updates(read, epochs=settings.rl.epochs)
     seconds = clock.lap("update")
     share = mfu(flops, seconds, peak_tflops=settings.peak_tflops)
     values |= {} if share is None else {"time/mfu": share}

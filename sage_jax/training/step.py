@@ -9,11 +9,12 @@ metrics, and `read_metrics` turns that into an error when the trainer reads them
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
@@ -139,7 +140,8 @@ def make_update_step(
         update was not applied), nonfinite_leaves, nonfinite_leaf (the first gradient leaf that is not finite, or -1)
       sft: sft/loss, sft/accuracy
       policy: loss/policy, loss/clip_low, loss/clip_high, loss/clip_dual, loss/ratio, loss/ratio_max, loss/entropy,
-        loss/engine_gap, loss/engine_gap_max; loss/kl if kl_coef > 0; loss/importance_weight if importance_cap is set
+        loss/engine_gap, loss/engine_gap_max, loss/engine_kl; loss/kl if kl_coef > 0; loss/importance_weight if
+        importance_cap is set
 
     Args:
       forward_fn: params and packed rows -> hidden states.
@@ -222,6 +224,27 @@ def read_metrics(metrics: Mapping[str, Any], params: Any, *, step: int) -> dict[
         f"step {step}: the gradient of {jax.tree_util.keystr(path)} is not finite (the first of "
         f"{int(count)} of {len(leaves)} leaves; {loss}); the update was not applied{weights}"
     )
+
+
+def combine_updates(updates: Sequence[Mapping[str, float]], *, epochs: int = 1) -> dict[str, float]:
+    """Returns one set of metrics for the updates of a round, in their order.
+
+    loss/*: the mean over updates, weighted by their trained tokens, of names ending in "_max" the largest value;
+    tokens/trained: the sum over one pass; the rest, what the last update says. The engine's gap and KL are taken
+    against the parameters that sampled, so every pass repeats them, and their mean is that over each token once.
+
+    Args:
+      updates: metrics of at least one update, from `read_metrics`.
+      epochs: passes over the same tokens.
+    """
+    tokens = np.array([one["tokens/trained"] for one in updates])
+    shares = tokens / max(tokens.sum(), 1.0)
+    combined = dict(updates[-1])
+    for name in combined:
+        if name.startswith("loss/"):
+            values = [one[name] for one in updates]
+            combined[name] = max(values) if name.endswith("_max") else float(np.dot(values, shares))
+    return combined | {"tokens/trained": float(tokens.sum()) / epochs}
 
 
 def _whole(params: Any, frozen: Any) -> Any:

@@ -198,9 +198,51 @@ def test_metrics_by_hand():
     np.testing.assert_allclose(aux["ratio"], 3.5 / 3, rtol=1e-6)
     np.testing.assert_allclose(aux["ratio_max"], 2, rtol=1e-6)
     np.testing.assert_allclose([aux["clip_high"], aux["clip_low"], aux["clip_dual"]], [1 / 3, 1 / 3, 0], rtol=1e-6)
+    # exp(-0.1) - 1 + 0.1 = 0.004837, exp(0.3) - 1.3 = 0.049859, exp(-0.2) - 0.8 = 0.018731 -> mean 0.024476
+    np.testing.assert_allclose(aux["engine_kl"], 0.024476, rtol=1e-4)
     np.testing.assert_allclose([aux["engine_gap"], aux["engine_gap_max"]], [0.2, 0.3], rtol=1e-5)
     # exp(-0.1) = 0.904837, exp(0.3) cut to 1.1, exp(-0.2) = 0.818731 -> mean 0.941189
     np.testing.assert_allclose(aux["importance_weight"], 0.941189, rtol=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), mask=st.lists(st.booleans(), min_size=COUNT, max_size=COUNT))
+def test_the_gap_to_the_engine_equals_the_reference(seed, mask):
+    inputs, mask = arrays(np.random.default_rng(seed)), np.array(mask, np.float32)
+    _, aux = policy_loss(mask=mask, **jax.tree.map(jnp.float32, inputs))
+    want = references.engine_gap(inputs["old_logprobs"], inputs["engine_logprobs"], mask)
+    got = [aux[name] for name in ("engine_gap", "engine_gap_max", "engine_kl")]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_hand_worked_kl_of_the_engine():
+    # The engine has 1/2 and 1/4, the trainer 1/4 and 1/2. Gaps -ln 2, ln 2:
+    # 1/2 - 1 + ln 2 = 0.193147 and 2 - 1 - ln 2 = 0.306853, mean 0.25. An even shift of one nat: e - 1 - 1 = 0.718282.
+    engine, old = jnp.log(jnp.array([0.5, 0.25])), jnp.log(jnp.array([0.25, 0.5]))
+    for gap, want in ((old - engine, 0.25), (jnp.ones(2), 0.718282), (jnp.zeros(2), 0.0)):
+        _, aux = policy_loss(engine, jnp.ones(2), jnp.ones(2), old_logprobs=engine + gap, engine_logprobs=engine)
+        np.testing.assert_allclose(aux["engine_kl"], want, atol=1e-6)
+
+
+def test_kl_of_the_engine_averages_to_the_true_kl_over_its_draws_and_never_depends_on_the_policy():
+    engine, trainer = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
+    true = float(np.sum(engine * np.log(engine / trainer)))
+    ids = np.repeat(np.arange(3), (5, 3, 2))  # ten draws of the engine, each id as often as it expects
+    old, drawn = jnp.log(trainer[ids]), jnp.log(engine[ids])
+
+    def kl(logprobs, order=slice(None), advantage=1.0):
+        values = policy_loss(
+            logprobs[order],
+            jnp.full(10, advantage),
+            jnp.ones(10),
+            old_logprobs=old[order],
+            engine_logprobs=drawn[order],
+        )
+        return float(values[1]["engine_kl"])
+
+    np.testing.assert_allclose(kl(old), true, rtol=1e-5)
+    np.testing.assert_allclose(kl(old, np.random.default_rng(0).permutation(10)), true, rtol=1e-5)
+    assert kl(old - 0.7, advantage=-2.0) == kl(old)
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)

@@ -153,7 +153,17 @@ def test_later_updates_keep_the_log_probabilities_of_the_policy_that_sampled():
     sizes = [int(micro.mask.sum()) for micro, _ in calls]
     assert sizes[:2] == sizes[2:]
     assert sum(sizes[:2]) == 25
-    assert metrics["loss/ratio_max"] == pytest.approx(calls[-1][1]["loss/ratio_max"])
+    assert metrics["loss/ratio_max"] == max(values["loss/ratio_max"] for _, values in calls)
+    ratios = [values["loss/ratio"] for _, values in calls]
+    assert metrics["loss/ratio"] == pytest.approx(np.dot(ratios, sizes) / 50)
+    assert metrics["tokens/trained"] == 25
+    # Two passes say the same about the engine: that of every token against the parameters that sampled.
+    before = [np.asarray(session.logprobs(session.params, micro._replace(old_logprobs=None))) for micro, _ in calls[:2]]
+    gaps = np.concatenate([(b - m.engine_logprobs)[m.mask > 0] for b, (m, _) in zip(before, calls[:2], strict=True)])
+    assert len(gaps) == 25
+    assert metrics["loss/engine_gap"] == pytest.approx(np.abs(gaps).mean(), rel=1e-5)
+    assert metrics["loss/engine_gap_max"] == pytest.approx(np.abs(gaps).max(), rel=1e-5)
+    assert metrics["loss/engine_kl"] == pytest.approx((np.exp(gaps) - 1 - gaps).mean(), rel=1e-4)
 
 
 def test_ratios_are_taken_against_the_weights_that_played():
@@ -231,7 +241,8 @@ def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_pat
     assert "time/mfu" not in line  # the peak of a CPU is not known
     assert line["bank/size"] == len(bank) == shown["skills"] > 0
     assert line["utility/probe_run"] > 0
-    assert line["loss/engine_gap_max"] < 1e-4
+    assert 0 < line["loss/engine_gap"] == shown["engine gap"] < line["loss/engine_gap_max"] < 1e-4
+    assert abs(line["loss/engine_kl"]) < 1e-8
     records = read_jsonl(tmp_path / "rounds" / "0001.jsonl")
     assert len(records) == 6
     assert records[0]["turns"][-1]["stream"] == "review"

@@ -19,7 +19,7 @@ from sage_jax.models.lora import init_adapters
 from sage_jax.testing import references
 from sage_jax.training.optimizer import OptimizerOptions, decay_mask, make_optimizer
 from sage_jax.training.state import TrainState
-from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step, read_metrics
+from sage_jax.training.step import LossOptions, combine_updates, make_logprob_fn, make_update_step, read_metrics
 
 VOCAB, WIDTH, ROW = 11, 6, 16
 DESCENT = optax.sgd(1.0)  # One update subtracts the gradient, so that tests can read it off.
@@ -215,6 +215,19 @@ def test_several_epochs_report_a_ratio_that_leaves_one():
     assert float(second["loss/ratio_max"]) > 1.01
     assert update.jitted._cache_size() == compiled
     assert int(state.step) == 2
+
+
+def test_metrics_of_several_updates_by_hand():
+    # 30 and 10 trained tokens, twice: means (0.1 * 30 + 0.5 * 10) / 40 = 0.2 in the first pass and 0.4 in the second.
+    def one(tokens, gap, largest, norm):
+        return {"tokens/trained": tokens, "loss/x": gap, "loss/x_max": largest, "update/grad_norm": norm}
+
+    first = [one(30.0, 0.1, 3.0, 7.0), one(10.0, 0.5, 1.0, 8.0)]
+    second = [one(30.0, 0.3, 2.0, 9.0), one(10.0, 0.7, 1.0, 6.0)]
+    assert combine_updates(first) == pytest.approx(one(40.0, 0.2, 3.0, 8.0))
+    assert combine_updates(first + second, epochs=2) == pytest.approx(one(40.0, 0.3, 3.0, 6.0))
+    assert combine_updates(first + first, epochs=2) == pytest.approx(one(40.0, 0.2, 3.0, 8.0))
+    assert combine_updates(first[:1]) == first[0]  # one update, bit for bit
 
 
 def test_sft_learns_its_sequences():
