@@ -143,7 +143,10 @@ class EmbeddedEngine:
         self._call(functools.partial(self._replace_weights, new, version, running)).result()
 
     def warmup(self, *, choices: bool = False) -> None:
-        """Compiles everything that serving needs (some seconds); with `choices` also the program for those."""
+        """Compiles everything that serving needs (some seconds); with `choices` also the program for those.
+
+        Counters start anew, and what slots kept is dropped. Raises EngineError while turns run or wait.
+        """
         self._call(functools.partial(self._compile, choices)).result()
 
     def health(self) -> None:
@@ -393,20 +396,24 @@ class EmbeddedEngine:
         if version == self._version:
             raise EngineError(f"weight version {version} is already in use; give every update its own")
         self._remove_cancelled()
-        unfinished = [slot.turn for slot in self._slots.running()]
-        if running == "refuse" and (unfinished or self._waiting):
-            raise EngineError(
-                f"cannot update to version {version}: {len(unfinished)} turns run and {len(self._waiting)} wait; "
-                "let them end first, or pass running='continue'"
-            )
-        for run in unfinished:
-            run.stale = True
+        if running == "refuse":
+            self._require_idle(f"update to version {version}", ", or pass running='continue'")
+        for slot in self._slots.running():
+            slot.turn.stale = True
         self._slots.forget()
         # In the dtypes that the programs were compiled for.
         self._params = jax.tree.map(lambda old, leaf: leaf.astype(old.dtype), self._params, params)
         self._version = version
 
+    def _require_idle(self, wanted: str, instead: str = "") -> None:
+        if (running := self._slots.running()) or self._waiting:
+            raise EngineError(
+                f"cannot {wanted}: {len(running)} turns run and {len(self._waiting)} wait; let them end first{instead}"
+            )
+
     def _compile(self, choices: bool) -> None:
+        self._remove_cancelled()
+        self._require_idle("warm up")  # a slot is cleared below
         self._prefill([])
         self._decode([], self._programs.decode)
         if choices:

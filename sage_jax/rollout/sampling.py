@@ -77,7 +77,9 @@ def _bisect_threshold(logits: jax.Array, rows: SamplingRows) -> jax.Array:
     ordered = _ordered_bits(logits)
     probabilities = jax.nn.softmax(logits, axis=-1)
     count_wanted = jnp.where(rows.top_k > 0, jnp.minimum(rows.top_k, logits.shape[-1]), 0)
-    mass_wanted = jnp.where(rows.top_p < 1, rows.top_p, 0.0)
+    # A top_p that float32 or the device takes for 0 would ask for no mass at all, and keep no token.
+    least = jnp.finfo(jnp.float32).tiny
+    mass_wanted = jnp.where(rows.top_p < 1, jnp.maximum(rows.top_p, least), 0.0)
 
     # Builds, from the highest bit down, the largest threshold that still keeps enough tokens and enough mass.
     def add_bit(index, bounds):
@@ -92,8 +94,8 @@ def _bisect_threshold(logits: jax.Array, rows: SamplingRows) -> jax.Array:
     by_count = jnp.where(rows.top_k > 0, by_count, 0)
     # Rounding can leave the whole mass below a top_p close to 1: then nothing is cut.
     by_mass = jnp.where(rows.top_p < 1, by_mass, 0)
-    least = jnp.maximum(by_count, by_mass)
-    return jnp.min(jnp.where(ordered >= least[:, None], logits, jnp.inf), axis=-1)
+    bound = jnp.maximum(by_count, by_mass)
+    return jnp.min(jnp.where(ordered >= bound[:, None], logits, jnp.inf), axis=-1)
 
 
 def _first_largest(x: Float[Array, "s v"]) -> Int[Array, "s"]:

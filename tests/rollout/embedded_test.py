@@ -321,6 +321,24 @@ def test_an_update_is_refused_while_turns_run_or_marked(engine, params):
     assert again.cached_tokens == 0
 
 
+def test_warm_up_is_refused_while_turns_run_or_wait(engine):
+    # It clears a slot: turns on it would go on with wrong tokens.
+    (alone,) = run(engine, turn(1, max_new_tokens=150))
+
+    async def warm_up_in_mid_turn():
+        await engine.end_session("session-1")
+        task = asyncio.create_task(engine.generate(turn(1, max_new_tokens=150)))
+        before = engine.stats()["generated_tokens"]
+        while engine.stats()["generated_tokens"] == before:
+            await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="warm up.*1 turns run and 0 wait"):
+            await asyncio.to_thread(engine.warmup)
+        return await task
+
+    assert same([asyncio.run(warm_up_in_mid_turn())], [alone])
+    engine.warmup()
+
+
 def test_unfit_weights_are_refused(engine, params):
     version = engine.stats()["weight_version"]
     with pytest.raises(EngineError, match="embed.*has shape \\(5, 32\\)"):

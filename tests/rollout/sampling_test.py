@@ -127,6 +127,15 @@ def test_threshold_keeps_what_sorting_keeps(logits, top_k, top_p):
     np.testing.assert_array_equal(logits >= threshold, truncated(logits, top_p, top_k) > 0)
 
 
+@pytest.mark.parametrize("top_p", [1e-46, 1e-40, 1e-38, 1e-30, 1e-9])
+def test_the_least_top_p_keeps_the_most_likely_token(top_p):
+    # In float32 the first is 0, the second 0 to a device that flushes subnormals: less mass than any token has.
+    ids, logprobs, sampled = draw(LOGITS[::-1], top_p=top_p)
+    assert set(ids.tolist()) == {len(LOGITS) - 1}
+    np.testing.assert_allclose(logprobs, np.log(softmax(LOGITS))[0], atol=1e-5)
+    np.testing.assert_array_equal(sampled, 0)
+
+
 def test_rows_that_truncate_leave_the_others_alone():
     logits = np.random.default_rng(0).normal(size=(16, 96)).astype(np.float32)
     positions = np.arange(16, dtype=np.int32)
