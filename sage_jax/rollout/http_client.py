@@ -41,6 +41,8 @@ class HttpOptions:
       retry_s: no attempt begins later than this after the first one began.
       wait_s: pause before the second attempt; doubles, with as much again at random.
       wait_max_s: longest such pause.
+      rest_s: shortest time that a server which failed is not asked; doubles.
+      rest_max_s: longest such time.
     """
 
     urls: tuple[str, ...]
@@ -53,6 +55,8 @@ class HttpOptions:
     retry_s: float = 300.0  # a server may take more than a minute to start
     wait_s: float = 0.2
     wait_max_s: float = 15.0
+    rest_s: float = 1.0
+    rest_max_s: float = 60.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "urls", tuple(url.rstrip("/") for url in self.urls))

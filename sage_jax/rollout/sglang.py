@@ -1,14 +1,14 @@
 """A client of SGLang servers (or of our own, server.py) that is an `Engine`: same calls, same meanings, over HTTP.
 
-A session sticks to one server, whose prefix cache then holds its history, and moves on when that server fails. Control
-calls (weights, pause, abort) go to every server, since routers do not pass them on. Imports no jax.
+A session sticks to one server, whose prefix cache then holds its history, and goes to the next one while that server
+rests after a failure (server_pool.py). Control calls (weights, pause, abort) go to every server, since routers do not
+pass them on. Imports no jax.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -17,14 +17,14 @@ from typing import Any
 from sage_jax.errors import (
     CheckpointError,
     EngineError,
-    ServerProtocolError,
-    ServerRefusedError,
     ServerUnavailableError,
     StaleWeightsError,
 )
 from sage_jax.rollout.engine import ABORT, LENGTH, GenerateRequest, Generation, VersionSpan
 from sage_jax.rollout.http_client import BackgroundLoop, HttpClient, HttpOptions
 from sage_jax.rollout.http_types import Answer, generate_body, read_answer
+from sage_jax.rollout.server_pool import ServerPool
+from sage_jax.rollout.server_weights import ServerWeights, require_success, version_number
 
 _COUNTERS = (
     "requests",
@@ -34,7 +34,6 @@ _COUNTERS = (
     "retries",
     "aborted",
     "stale_answers",
-    "weights_pushed_again",
 )
 _ABORT_TIMEOUT_S = 5.0
 
@@ -65,11 +64,10 @@ class SglangEngine:
         self._client = HttpClient(options)
         self._urls, self._router = options.urls, options.router
         self._vocab_size, self._max_length, self._write = vocab_size, max_length, write_weights
-        self._version: int | None = None  # None until weights were pushed: then any version will do
-        self._folder: Path | None = None
+        self._pool = ServerPool(self._urls, rest_s=options.rest_s, rest_max_s=options.rest_max_s)
+        self._weights = ServerWeights(self._client, self._urls, self._pool)
         self._busy: dict[str, asyncio.Task] = {}  # by session
         self._numbers = itertools.count()
-        self._repairing = asyncio.Lock()
         self._side_tasks: set[asyncio.Task] = set()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
         self._closed = False
@@ -114,44 +112,53 @@ class SglangEngine:
         self._counters["prompt_tokens"] += len(request.ids)
         budget = min(request.sampling.max_new_tokens, self._max_length - len(request.ids))
         if budget <= 0:
-            return Generation((), (), None, LENGTH, self._version or 0, (), 0, len(request.ids))
-        answer = await self._ask(request, budget)
-        if self._is_stale(answer):
-            # The server was restarted, or someone else gave it weights: what it sampled is nobody's policy.
-            self._counters["stale_answers"] += 1
-            await self._push_where_stale()
-            answer = await self._ask(request, budget)
-            if self._is_stale(answer):
-                raise StaleWeightsError(
-                    f"request {request.request_id!r}: answered by weights {answer.weight_version!r} after version "
-                    f"{self._version} had been pushed again; is another trainer using these servers?"
-                )
+            return Generation((), (), None, LENGTH, self._weights.version or 0, (), 0, len(request.ids))
+        answer = await self._answer(request, budget)
         self._counters["cached_tokens"] += answer.cached_tokens
         self._counters["generated_tokens"] += len(answer.ids)
         self._counters["aborted"] += answer.finish_reason == ABORT
         return _generation(answer, len(request.ids))
 
-    async def _ask(self, request: GenerateRequest, budget: int) -> Answer:
+    async def _answer(self, request: GenerateRequest, budget: int) -> Answer:
         """Asks until there is an answer or the retries are used up. Safe: an answer that is lost is never used."""
+        asked: list[str] = []
         async for attempt in self._client.attempts():
             with attempt:
-                url = self._router or self._home(request.session, attempt.num - 1)
-                rid = f"{request.request_id}#{next(self._numbers)}"
-                body = generate_body(request, rid=rid, budget=budget)
                 self._counters["retries"] += attempt.num > 1
-                try:
-                    found = await self._client.call(url, "/generate", body, timeout_s=self._client.options.timeout_s)
-                except (asyncio.CancelledError, ServerUnavailableError) as error:
-                    if not isinstance(error, EngineError) or isinstance(error.__cause__, TimeoutError):
-                        self._abort_soon(rid, url)  # it may still be running there
-                    raise
-                return read_answer(found, request, budget=budget, vocab_size=self._vocab_size, source=url)
+                if self._router:
+                    return await self._fresh_answer(self._router, None, request, budget)
+                with self._pool.ask(request.session, asked) as url:
+                    return await self._fresh_answer(url, url, request, budget)
         raise AssertionError("the last attempt either returned or raised")
 
-    def _home(self, session: str, moved: int) -> str:
-        """Returns the server of a session, after so many moves to the next one."""
-        digest = hashlib.blake2b(session.encode(), digest_size=8).digest()
-        return self._urls[(int.from_bytes(digest, "big") + moved) % len(self._urls)]
+    async def _fresh_answer(self, url: str, server: str | None, request: GenerateRequest, budget: int) -> Answer:
+        """Makes one attempt at an answer by the newest weights; behind a router the server is not known."""
+        if server is not None:
+            await self._weights.prepare(server)
+        answer = await self._ask(url, request, budget)
+        if self._weights.are_stale(answer):
+            # The server was restarted, or someone else gave it weights: what it sampled is nobody's policy.
+            self._counters["stale_answers"] += 1
+            await self._weights.mend(server)
+            answer = await self._ask(url, request, budget)
+        if self._weights.are_stale(answer):
+            raise StaleWeightsError(
+                f"request {request.request_id!r}: answered by weights {answer.weight_version!r} although "
+                f"{self._weights.name()!r} (version {self._weights.version}) had been made sure of; is another trainer "
+                "using these servers?"
+            )
+        return answer
+
+    async def _ask(self, url: str, request: GenerateRequest, budget: int) -> Answer:
+        rid = f"{request.request_id}#{next(self._numbers)}"
+        body = generate_body(request, rid=rid, budget=budget)
+        try:
+            found = await self._client.call(url, "/generate", body, timeout_s=self._client.options.timeout_s)
+        except (asyncio.CancelledError, ServerUnavailableError) as error:
+            if not isinstance(error, EngineError) or isinstance(error.__cause__, TimeoutError):
+                self._abort_soon(rid, url)  # it may still be running there
+            raise
+        return read_answer(found, request, budget=budget, vocab_size=self._vocab_size, source=url)
 
     def _abort_soon(self, rid: str, url: str) -> None:
         async def abort() -> None:
@@ -163,10 +170,6 @@ class SglangEngine:
             task = asyncio.get_running_loop().create_task(abort())
             self._side_tasks.add(task)
             task.add_done_callback(self._side_tasks.discard)
-
-    def _is_stale(self, answer: Answer) -> bool:
-        versions = {answer.weight_version, *(span.version for span in answer.spans)}
-        return self._version is not None and versions != {str(self._version)}
 
     def _check(self, request: GenerateRequest) -> None:
         if not request.ids:
@@ -181,22 +184,33 @@ class SglangEngine:
     # Weights.
 
     def update_weights(self, params: Any, version: int) -> None:
-        """Writes the weights to a folder and has every server load it; returns when all confirm the version.
+        """Writes the weights to a folder and has the servers load it; returns when those in reach confirm the version.
+
+        Servers that cannot be reached are left out while another one takes the weights; see server_weights.py.
 
         Raises:
-          EngineError: the same version again, turns in progress, parameters that do not fit, no `write_weights`.
-          ServerUnavailableError, ServerRefusedError, StaleWeightsError: a server could not take them.
+          EngineError: the same version again, turns in progress, parameters that do not fit, no `write_weights`; the
+            engine was closed meanwhile.
+          ServerUnavailableError, ServerRefusedError, ServerProtocolError, StaleWeightsError: not taken.
         """
         if self._write is None:
             raise EngineError("this engine was made without write_weights, so it cannot push weights")
-        if version == self._version:
+        if version == self._weights.version:
             raise EngineError(f"weight version {version} is already in use; give every update its own")
         self._submit(self._refuse_if_busy(version)).result()
         try:
             folder = self._write(params, version)
         except CheckpointError as error:
             raise EngineError(f"new weights do not fit: {error}") from error
-        self._submit(self._push_everywhere(folder, version)).result()
+        self._submit(self._push(folder, version)).result()
+
+    async def _push(self, folder: Path, version: int) -> None:
+        try:
+            await self._weights.push_everywhere(folder, version)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise EngineError(f"the engine was closed while servers took weight version {version}") from None
+            raise
 
     async def _refuse_if_busy(self, version: int) -> None:
         """Runs behind every turn that was asked for before, and after those that were cancelled have gone."""
@@ -204,46 +218,6 @@ class SglangEngine:
         await asyncio.gather(*leaving, return_exceptions=True)
         if self._busy:
             raise EngineError(f"cannot update to version {version}: {len(self._busy)} turns run; let them end first")
-
-    async def _push_everywhere(self, folder: Path, version: int) -> None:
-        results = await asyncio.gather(
-            *(self._push(url, folder, version) for url in self._urls), return_exceptions=True
-        )
-        for error in filter(None, results):
-            raise error
-        self._folder, self._version = folder, version
-
-    async def _push_where_stale(self) -> None:
-        """Gives the current weights again to the servers that do not have them; one caller at a time."""
-        async with self._repairing:
-            if self._folder is None or self._version is None:
-                return
-            for url in self._urls:
-                if await self._served_version(url) != str(self._version):
-                    self._counters["weights_pushed_again"] += 1
-                    await self._push(url, self._folder, self._version)
-
-    async def _push(self, url: str, folder: Path, version: int) -> None:
-        call = self._client.control
-        # "abort": what still runs there belongs to no one who waits.
-        await call(url, "/pause_generation", {"mode": "abort"})
-        try:
-            wanted = {"model_path": str(folder), "weight_version": str(version)}
-            _require_success(await call(url, "/update_weights_from_disk", wanted), f"{url}/update_weights_from_disk")
-            found = await self._served_version(url)
-            if found != str(version):
-                raise StaleWeightsError(f"{url}: says weight_version {found!r} after an update to {str(version)!r}")
-        except EngineError:
-            with contextlib.suppress(EngineError):  # the first error is the one to tell
-                await call(url, "/continue_generation", {})
-            raise
-        await call(url, "/continue_generation", {})
-
-    async def _served_version(self, url: str) -> str:
-        info = await self._client.control(url, "/model_info", method="GET")
-        if not isinstance(info, dict) or not isinstance(info.get("weight_version"), str):
-            raise ServerProtocolError(f"{url}/model_info: no weight_version in {str(info)[:200]}")
-        return info["weight_version"]
 
     # Control, from any thread but the engine's own. Each raises the errors of `generate`.
 
@@ -282,11 +256,16 @@ class SglangEngine:
         for url, found in zip(
             self._urls, self._everywhere("/load_lora_adapter", {"lora_name": name, "lora_path": path}), strict=True
         ):
-            _require_success(found, f"{url}/load_lora_adapter")
+            require_success(found, f"{url}/load_lora_adapter")
 
     def stats(self) -> dict[str, float]:
         """Returns counters since the start, turns in progress and the version pushed last."""
-        return {**self._counters, "running": float(len(self._busy)), "weight_version": float(self._version or 0)}
+        return {
+            **self._counters,
+            "weights_pushed_again": float(self._weights.pushed_again),
+            "running": float(len(self._busy)),
+            "weight_version": float(self._weights.version or 0),
+        }
 
     def close(self) -> None:
         """Ends connections; requests still running get an EngineError. The servers go on."""
@@ -313,18 +292,8 @@ def _generation(answer: Answer, prompt_tokens: int) -> Generation:
         logprobs=answer.logprobs,
         sampled_logprobs=None,
         finish_reason=answer.finish_reason,
-        weight_version=_number(answer.weight_version),
-        weight_versions=tuple(VersionSpan(_number(span.version), span.start, span.end) for span in answer.spans),
+        weight_version=version_number(answer.weight_version),
+        weight_versions=tuple(VersionSpan(version_number(span.version), span.start, span.end) for span in answer.spans),
         cached_tokens=answer.cached_tokens,
         prompt_tokens=prompt_tokens,
     )
-
-
-def _number(version: str) -> int:
-    """Reads one of our versions; a server that was given none yet calls its weights otherwise, which is our 0."""
-    return int(version) if version.isdecimal() else 0
-
-
-def _require_success(found: Any, where: str) -> None:
-    if not isinstance(found, dict) or found.get("success") is not True:
-        raise ServerRefusedError(f"{where}: {str(found)[:500]}")

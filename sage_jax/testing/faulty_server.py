@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import hashlib
 import json
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -74,6 +76,8 @@ class FaultyServer:
       bodies: every body of /generate, in order.
       version: weight version that it claims.
       keeps_version: False forgets at once every version it is given.
+      update_s: seconds that it takes to load weights.
+      paused: whether generation is held; turns are answered all the same.
       key: API key it asks for; empty asks for none.
       context_length: longest context that it claims to take; None says nothing, as SGLang by default.
       max_req_input_len: longest prompt that it claims to take; None says nothing.
@@ -84,6 +88,7 @@ class FaultyServer:
         self.paths: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.version, self.keeps_version, self.key = "default", True, ""
+        self.update_s, self.paused = 0.0, False
         self.context_length: int | None = None
         self.max_req_input_len: int | None = None
         self._delay, self._plan = delay_s, collections.deque[str]()
@@ -118,9 +123,10 @@ class FaultyServer:
         self._over.wait(seconds)
 
     def close(self) -> None:
-        """Stops, and frees threads that hang."""
+        """Stops, frees threads that hang and ends connections that clients would keep."""
         self._over.set()
         self._server.shutdown()
+        self._server.end_connections()
         self._server.server_close()
         self._thread.join()
 
@@ -134,6 +140,22 @@ class FaultyServer:
 class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self._connections = weakref.WeakSet[socket.socket]()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Notes each connection."""
+        connection, address = super().get_request()
+        self._connections.add(connection)
+        return connection, address
+
+    def end_connections(self) -> None:
+        """Ends those that are open."""
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):  # it has ended already
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing: clients that give up are what it is for."""
@@ -164,9 +186,13 @@ class _Handler(BaseHTTPRequestHandler):
             fault = server.take(body)
             _ANSWERS.get(fault, _Handler._send_damaged)(self, body, fault)
         elif self.path == "/update_weights_from_disk":
+            server.wait(server.update_s)
             if server.keeps_version:
                 server.version = body["weight_version"]
             self._send({"success": True, "message": "", "num_paused_requests": 0})
+        elif self.path in ("/pause_generation", "/continue_generation"):
+            server.paused = self.path == "/pause_generation"
+            self._send({"status": "ok"})
         elif self.path == "/model_info":
             self._send({"weight_version": server.version})
         elif self.path == "/server_info":

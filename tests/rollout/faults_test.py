@@ -246,8 +246,8 @@ def test_sessions_move_on_when_their_server_is_gone(engine_of):
 def test_a_router_gets_the_turns_and_each_server_the_control(engine_of):
     with FaultyServer() as router, FaultyServer() as first, FaultyServer() as second:
         engine = engine_of(first.url, second.url, router=router.url)
-        router.version = "1"
         engine.update_weights(None, 1)
+        router.version = first.version
         generate(engine, turn())
         engine.pause("retract")
         engine.resume()

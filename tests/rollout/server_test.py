@@ -520,6 +520,6 @@ def test_a_run_samples_on_a_server(tiny_folder, tiny_cache, tmp_path):
     gaps = [line["loss/engine_gap_max"] for line in lines if "loss/engine_gap_max" in line]
     assert len(gaps) == 2
     assert 0 < max(gaps) < 1e-4  # trainer and server, both float32, on the same weights
-    assert state["weight_version"] == "1000003"  # that of the last evaluation, after two rounds
+    assert state["weight_version"].endswith("-1000003")  # that of the last evaluation, after two rounds
     assert state["internal_states"][0]["cached_tokens"] > 0
     assert len(list((folder / "weights").iterdir())) == 2
