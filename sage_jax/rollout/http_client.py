@@ -10,8 +10,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import logging
+import os
 import random
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -20,9 +20,16 @@ from typing import Any
 import httpx
 import stamina
 
-from sage_jax.errors import ConfigError, ServerProtocolError, ServerRefusedError, ServerUnavailableError
+from sage_jax.errors import (
+    ConfigError,
+    EngineError,
+    ServerProtocolError,
+    ServerRefusedError,
+    ServerUnavailableError,
+)
 
 _LOG = logging.getLogger(__name__)
+_UNREADABLE = (ValueError, RecursionError)  # no JSON, no UTF-8, a number of thousands of digits; nested too deeply
 _LONGEST_PAUSE_S = 60.0  # of what a server may ask for by Retry-After
 
 
@@ -64,10 +71,46 @@ class HttpOptions:
         if not self.urls:
             raise ConfigError("engine_urls is empty: give the address of every server, e.g. http://127.0.0.1:30000")
         for url in (*self.urls, *filter(None, [self.router])):
-            if not url.startswith(("http://", "https://")):
-                raise ConfigError(f"engine url {url!r}: must begin with http:// or https://")
+            _check_url(url)
         if len(set(self.urls)) != len(self.urls):
             raise ConfigError(f"engine_urls={self.urls!r}: a server is named twice")
+        check_key("api_key", self.api_key)
+
+
+def read_key(setting: str, variable: str) -> str:
+    """Returns the key that an environment variable holds, without the white space that files leave around it.
+
+    Raises:
+      ConfigError: names the setting and the variable, never the key.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(f"{setting}={variable!r}: there is no such environment variable, or it is empty")
+    check_key(f"{setting}={variable!r}", key)
+    return key
+
+
+def check_key(where: str, key: str) -> None:
+    """Raises ConfigError for a key that no HTTP header can carry, without telling the key."""
+    for position, character in enumerate(key, 1):
+        if not "!" <= character <= "~":
+            raise ConfigError(
+                f"{where}: character {position} of {len(key)} of the key is no printable ASCII character, or a space; "
+                "copy the key again"
+            )
+
+
+def _check_url(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"engine url {url!r}: must begin with http:// or https://")
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"engine url {url!r}: {error}; write it like http://127.0.0.1:30000") from error
+    if parsed.userinfo:  # it would stand in configs, logs and errors
+        raise ConfigError("an engine url holds a user or password: drop it, and name the key by engine_api_key_env")
+    if not parsed.host or not 0 < (parsed.port or 80) < 65536 or parsed.query or parsed.fragment:
+        raise ConfigError(f"engine url {url!r}: a host, a port up to 65535 and no query are expected")
 
 
 class HttpClient:
@@ -93,7 +136,8 @@ class HttpClient:
         Raises:
           ServerUnavailableError: no connection, no complete answer in time, 429 or 5xx: worth another attempt.
           ServerRefusedError: another 4xx.
-          ServerProtocolError: the answer says it is JSON and is not.
+          ServerProtocolError: the answer says it is JSON and is not, or not any that can be read.
+          EngineError: the request cannot be sent as it is.
         """
         where = f"{method} {url}{path}"
         try:
@@ -102,6 +146,11 @@ class HttpClient:
                 response = await self._client.request(method, url + path, json=body)
         except TimeoutError as error:
             raise ServerUnavailableError(f"{where}: no complete answer within {timeout_s:g} s") from error
+        except (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            # Our own fault. Neither its text nor the error goes on: they may quote a header, and so the key.
+            raise EngineError(f"{where}: this request cannot be sent ({type(error).__name__})") from None
+        except httpx.DecodingError as error:
+            raise ServerProtocolError(f"{where}: the answer cannot be decompressed ({error})") from error
         except httpx.TransportError as error:
             raise ServerUnavailableError(f"{where}: {type(error).__name__} {error}".rstrip()) from error
         if response.status_code == 429 or response.status_code >= 500:
@@ -114,8 +163,8 @@ class HttpClient:
             return None
         try:
             return response.json()
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ServerProtocolError(f"{where}: the answer is not JSON ({error})") from error
+        except _UNREADABLE as error:
+            raise ServerProtocolError(f"{where}: the answer is no JSON that can be read ({error})") from error
 
     def attempts(self) -> AsyncIterator[Any]:
         """Returns the attempts at one call: `async for attempt in client.attempts(): with attempt: ...`."""
@@ -190,7 +239,7 @@ def _message(response: httpx.Response) -> str:
     """Finds the server's words: {"error": {"message"}}, {"error"}, {"message"} or the text."""
     try:
         found = response.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         found = response.text
     for key in ("error", "message"):
         if isinstance(found, dict):

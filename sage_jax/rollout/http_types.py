@@ -6,8 +6,10 @@ Works without jax and without a connection.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -156,8 +158,16 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _as_float(value: Any) -> float:
+    """Returns a number as float, NaN for anything that has none: another type, or too large an integer."""
+    if isinstance(value, float) or _is_int(value):
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    return math.nan
+
+
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = reprlib.repr(value)  # short, however large or deep the value is
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -191,12 +201,12 @@ def _read_logprobs(check: _Checker, meta: Mapping[str, Any], ids: tuple[int, ...
         check.that(isinstance(entry, list) and len(entry) >= 2, f"{name} is {_shown(entry)}; [logprob, id] is expected")
         value, other = entry[0], entry[1]
         check.that(other == token, f"{name} is of id {_shown(other)}, but output_ids has {token}")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = _as_float(value)
         check.that(
-            number and math.isfinite(value) and value <= _ROUNDING,
+            math.isfinite(number) and number <= _ROUNDING,
             f"{name} is {_shown(value)}; a finite log-prob of at most 0 is expected",
         )
-        logprobs.append(min(float(value), 0.0))
+        logprobs.append(min(number, 0.0))
     return tuple(logprobs)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import time
 from typing import Any
 
@@ -23,6 +22,7 @@ from sage_jax.errors import (
     ServerRefusedError,
     ServerUnavailableError,
 )
+from sage_jax.rollout.http_client import read_key
 from sage_jax.rollout.task_llm import Budget, CallLog, ChatRequest, RawToolCall, Redactor, Reply, ReplyCache, Spending
 
 _NO_KEY = "none"  # the client insists on one; servers without authentication ignore it
@@ -82,7 +82,7 @@ class OpenAiLlm:
           ConfigError: `key_env` names no environment variable.
         """
         self.options, self.spending = options, Spending(budget)
-        self._redact = Redactor(_read_key(options) if options.key_env else "")
+        self._redact = Redactor(read_key("task_key_env", options.key_env) if options.key_env else "")
         self._cache = ReplyCache(options.cache) if options.cache else None
         self._log = CallLog(options.log, self._redact)
         self._client: openai.AsyncOpenAI | None = None
@@ -113,7 +113,7 @@ class OpenAiLlm:
             options = self.options
             self._client = openai.AsyncOpenAI(
                 base_url=options.url,
-                api_key=_read_key(options) if options.key_env else _NO_KEY,
+                api_key=read_key("task_key_env", options.key_env) if options.key_env else _NO_KEY,
                 organization=None,
                 max_retries=options.retries,
                 timeout=options.timeout_s,
@@ -180,13 +180,6 @@ class OpenAiLlm:
         cost = (counts[0] * self.options.price_in + counts[1] * self.options.price_out) / 1e6
         calls = tuple(dataclasses.replace(call, arguments=self._redact(call.arguments)) for call in calls)
         return Reply(self._redact(text), calls, reason, *counts, cost)
-
-
-def _read_key(options: OpenAiOptions) -> str:
-    key = os.environ.get(options.key_env, "")
-    if not key:
-        raise ConfigError(f"task_key_env={options.key_env!r}: there is no such environment variable, or it is empty")
-    return key
 
 
 def _typed(error: openai.OpenAIError, redact: Redactor) -> EngineError:

@@ -35,6 +35,9 @@ FAULTS = (
     "reset",
     "cut_short",
     "truncated_json",
+    "deep_json",
+    "long_number",
+    "bad_gzip",
     "missing_meta",
     "too_few_logprobs",
     "too_many_ids",
@@ -76,6 +79,7 @@ class FaultyServer:
       bodies: every body of /generate, in order.
       version: weight version that it claims.
       keeps_version: False forgets at once every version it is given.
+      status: HTTP status of answers that cannot be read: deep_json, long_number and bad_gzip.
       update_s: seconds that it takes to load weights.
       paused: whether generation is held; turns are answered all the same.
       key: API key it asks for; empty asks for none.
@@ -88,7 +92,7 @@ class FaultyServer:
         self.paths: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.version, self.keeps_version, self.key = "default", True, ""
-        self.update_s, self.paused = 0.0, False
+        self.status, self.update_s, self.paused = 200, 0.0, False
         self.context_length: int | None = None
         self.max_req_input_len: int | None = None
         self._delay, self._plan = delay_s, collections.deque[str]()
@@ -253,6 +257,11 @@ class _Handler(BaseHTTPRequestHandler):
         data = json.dumps(_faultless(body, self.faulty.version)).encode()
         self._send_bytes(data[: len(data) // 2])
 
+    def _send_unreadable(self, body: dict[str, Any], fault: str) -> None:
+        data = {"deep_json": b"[" * 100_000, "long_number": b'{"a": ' + b"9" * 5000 + b"}", "bad_gzip": b"no gzip"}
+        headers = {"Content-Encoding": "gzip"} if fault == "bad_gzip" else None
+        self._send_bytes(data[fault], self.faulty.status, headers=headers)
+
 
 _ANSWERS: dict[str, Callable[[_Handler, dict[str, Any], str], None]] = {
     **dict.fromkeys(("400", "429", "500"), _Handler._refuse),
@@ -261,6 +270,7 @@ _ANSWERS: dict[str, Callable[[_Handler, dict[str, Any], str], None]] = {
     "reset": _Handler._reset,
     "cut_short": _Handler._cut_short,
     "truncated_json": _Handler._truncate,
+    **dict.fromkeys(("deep_json", "long_number", "bad_gzip"), _Handler._send_unreadable),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from typing import Any
 
@@ -13,7 +12,7 @@ from sage_jax.models.config import ModelConfig
 from sage_jax.rollout import Engine
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.rollout.file_follower import FileFollower
-from sage_jax.rollout.http_client import HttpOptions
+from sage_jax.rollout.http_client import HttpOptions, read_key
 from sage_jax.rollout.layout import engine_mesh
 from sage_jax.rollout.openai_llm import OpenAiLlm, OpenAiOptions
 from sage_jax.rollout.programs import EngineConfig
@@ -45,15 +44,14 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
         engine = EmbeddedEngine(model, params, config, mesh=engine_mesh(mesh) if cut else None)
         engine.warmup(choices=settings.agent.choices)
         return engine
-    key = os.environ.get(sizes.engine_api_key_env, "")
-    if sizes.engine_api_key_env and not key:
-        raise ConfigError(f"engine_api_key_env={sizes.engine_api_key_env!r}: there is no such environment variable")
+    key = read_key("engine_api_key_env", sizes.engine_api_key_env) if sizes.engine_api_key_env else ""
     # Half an episode's time for a turn, so that one that hangs leaves time for another attempt.
     options = HttpOptions(
         sizes.engine_urls,
         sizes.engine_router,
         key,
         timeout_s=settings.agent.episode_timeout_s / 2,
+        control_timeout_s=sizes.engine_control_timeout_s,
         retry_s=settings.agent.episode_timeout_s,
     )
     client = SglangEngine(

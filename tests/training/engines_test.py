@@ -2,7 +2,7 @@ import jax
 import pytest
 
 from sage_jax.config import configure, to_dataclass
-from sage_jax.errors import ConfigError
+from sage_jax.errors import ConfigError, ServerUnavailableError
 from sage_jax.models import ModelConfig, hf, init_params
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.settings import RunSettings
@@ -68,6 +68,22 @@ def test_servers_of_just_as_long_contexts_are_taken(params, tmp_path):
         chosen = settings(engine="http", engine_urls=(server.url,), model=str(tmp_path / "model"))
         open_engine(chosen, tmp_path, MODEL, params).close()
         assert server.version.endswith("-0")
+
+
+def test_a_control_call_has_the_time_that_settings_give_it(params, tmp_path):
+    hf.save(tmp_path / "model", MODEL, params)
+    with FaultyServer() as server:
+        server.update_s = 60
+        chosen = settings(
+            engine="http",
+            engine_urls=(server.url,),
+            model=str(tmp_path / "model"),
+            engine_control_timeout_s=0.5,
+            episode_timeout_s=0.2,
+        )
+        with pytest.raises(ServerUnavailableError, match="update_weights_from_disk: no complete answer within 0.5 s"):
+            open_engine(chosen, tmp_path, MODEL, params)
+        assert not server.paused
 
 
 def test_a_key_that_is_not_there_is_named(params, tmp_path):
