@@ -6,9 +6,11 @@ A field that SGLang knows and this server does not is fine as long as it has the
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import secrets
+import types
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sage_jax.errors import ConfigError, EngineError
@@ -38,22 +40,23 @@ _SAMPLING_TAKEN = {
     "skip_special_tokens": True,
     "no_stop_trim": False,
 }
-_SAMPLING_NEUTRAL: dict[str, tuple[Any, ...]] = {
+SAMPLING_NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("stop", "stop_regex", "json_schema", "regex", "ebnf", "structural_tag"), (None, [], "")),
     **dict.fromkeys(("logit_bias", "custom_params", "beam_width", "watermark", "choice"), (None, {}, [])),
     **dict.fromkeys(("min_p", "frequency_penalty", "presence_penalty", "min_new_tokens"), (None, 0)),
     "repetition_penalty": (None, 1),
 }
 _SAMPLING_IGNORED = {"spaces_between_special_tokens", "stream_interval"}
-SAMPLING_NAMES = sorted({*_SAMPLING_TAKEN, *_SAMPLING_NEUTRAL, *_SAMPLING_IGNORED})
+_LARGEST = 1e300  # of temperature and top_p: JSON has numbers that no float holds
+SAMPLING_NAMES = sorted({*_SAMPLING_TAKEN, *SAMPLING_NEUTRAL, *_SAMPLING_IGNORED})
 
 
 class BadRequestError(EngineError):
-    """A request that the client must change. `status` is the HTTP status."""
+    """A request that the client must change. `status` is the HTTP status, `code` a word for programs."""
 
-    def __init__(self, message: str, status: int = 400):
+    def __init__(self, message: str, status: int = 400, code: str = ""):
         super().__init__(message)
-        self.status = status
+        self.status, self.code = status, code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +95,7 @@ def read_generate(body: Any, encode: Callable[[str], Sequence[int]] | None) -> t
     Raises:
       BadRequestError: names the field and what would do.
     """
-    if not isinstance(body, dict):
-        raise BadRequestError(f"the body must be a JSON object, not {type(body).__name__}")
-    unknown = sorted(set(body) - _TAKEN - set(_NEUTRAL) - _IGNORED)
-    if unknown:
-        raise BadRequestError(f"unknown field {', '.join(map(repr, unknown))}")
-    _refuse_used(body, _NEUTRAL, "")
+    body = read_object(body, _TAKEN | _IGNORED, _NEUTRAL)
     prompts, batched = _read_prompts(body, encode)
     params = body.get("sampling_params") or {}
     params = list(params) if isinstance(params, list) else [params] * len(prompts)
@@ -112,8 +110,8 @@ def read_generate(body: Any, encode: Callable[[str], Sequence[int]] | None) -> t
     if not all(isinstance(rid, str) and rid for rid in rids):
         raise BadRequestError("rid: must be a text, or a list of texts")
     flags = {
-        "logprobs": _read_flag(body, "return_logprob"),
-        "logprob_text": _read_flag(body, "return_text_in_logprobs"),
+        "logprobs": read_flag(body, "return_logprob"),
+        "logprob_text": read_flag(body, "return_text_in_logprobs"),
     }
     pieces = []
     for prompt, one, rid in zip(prompts, params, rids, strict=True):
@@ -134,7 +132,7 @@ def read_pieces(ids: tuple[int, ...], params: Any, rid: str, **flags: bool) -> l
         raise BadRequestError(
             f"sampling_params: unknown {', '.join(map(repr, unknown))}; known are {', '.join(SAMPLING_NAMES)}"
         )
-    _refuse_used(params, _SAMPLING_NEUTRAL, "sampling_params.")
+    refuse_used(params, SAMPLING_NEUTRAL, "sampling_params.")
     given = {name: params[name] for name in _SAMPLING_TAKEN if params.get(name) is not None}
     taken = {**_SAMPLING_TAKEN, **given}
     count, top_k, seed = taken["n"], taken["top_k"], taken["sampling_seed"]
@@ -146,24 +144,27 @@ def read_pieces(ids: tuple[int, ...], params: Any, rid: str, **flags: bool) -> l
         seed = secrets.randbits(31)
     if not _is_int(seed):
         raise BadRequestError(f"sampling_params.sampling_seed={seed!r}: must be a whole number")
+    stops = taken["stop_token_ids"] or []
+    if not isinstance(stops, list):
+        raise BadRequestError(f"sampling_params.stop_token_ids={stops!r}: must be a list of token ids")
     try:
         sampling = SamplingParams(
             max_new_tokens=taken["max_new_tokens"],
-            temperature=taken["temperature"],
-            top_p=taken["top_p"],
+            temperature=_read_number(taken, "temperature"),
+            top_p=_read_number(taken, "top_p"),
             top_k=max(top_k, 0),
-            stop_token_ids=tuple(taken["stop_token_ids"] or ()),
+            stop_token_ids=tuple(stops),
             seed=seed % 2**62,
         )
-    except (ConfigError, TypeError) as error:
+    except ConfigError as error:
         raise BadRequestError(f"sampling_params: {error}") from error
     piece = Piece(
         rid=rid,
         ids=ids,
         sampling=sampling,
-        ignore_eos=_read_flag(taken, "ignore_eos"),
-        skip_special_tokens=_read_flag(taken, "skip_special_tokens"),
-        trim_stop=not _read_flag(taken, "no_stop_trim"),
+        ignore_eos=read_flag(taken, "ignore_eos"),
+        skip_special_tokens=read_flag(taken, "skip_special_tokens"),
+        trim_stop=not read_flag(taken, "no_stop_trim"),
         **flags,
     )
     if count == 1:
@@ -196,17 +197,48 @@ def _read_prompts(body: Mapping[str, Any], encode: Any) -> tuple[list[tuple[int,
     return [tuple(prompt) for prompt in prompts], batched
 
 
-def _refuse_used(values: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], prefix: str) -> None:
+def read_object(
+    body: Any, taken: Collection[str], neutral: Mapping[str, tuple[Any, ...]] = types.MappingProxyType({})
+) -> dict[str, Any]:
+    """Returns a body that is an object of known fields.
+
+    Args:
+      body: parsed JSON.
+      taken: fields that may have any value.
+      neutral: fields that are known but not supported, with the values that change nothing.
+
+    Raises:
+      BadRequestError: names the field.
+    """
+    if not isinstance(body, dict):
+        raise BadRequestError(f"the body must be a JSON object, not {type(body).__name__}")
+    unknown = sorted(set(body) - set(taken) - set(neutral))
+    if unknown:
+        raise BadRequestError(f"unknown field {', '.join(map(repr, unknown))}")
+    refuse_used(body, neutral, "")
+    return body
+
+
+def refuse_used(values: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], prefix: str) -> None:
+    """Raises BadRequestError for a field that has another value than those that change nothing."""
     for name, harmless in neutral.items():
         if name in values and values[name] not in harmless:
             raise BadRequestError(f"{prefix}{name}={values[name]!r}: not supported by this server; leave it out")
 
 
-def _read_flag(values: Mapping[str, Any], name: str) -> bool:
+def read_flag(values: Mapping[str, Any], name: str) -> bool:
+    """Returns a field that is true, false (as when it is missing) or null. Raises BadRequestError."""
     value = values.get(name)
     if value is not None and not isinstance(value, bool):
         raise BadRequestError(f"{name}={value!r}: must be true or false")
     return bool(value)
+
+
+def _read_number(values: Mapping[str, Any], name: str) -> float:
+    value = values[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
+        raise BadRequestError(f"sampling_params.{name}: must be a number, not {reprlib.repr(value)}")
+    return float(value)
 
 
 def _is_int(value: Any) -> bool:

@@ -12,11 +12,12 @@ import asyncio
 import contextlib
 import hmac
 import json
+import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ import prometheus_client
 import uvicorn
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from sage_jax.data.tokenizer import load_tokenizer
 from sage_jax.errors import ConfigError, EngineError, SageError
 from sage_jax.models import hf
+from sage_jax.rollout import control_requests as control
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.rollout.http_requests import BadRequestError, read_generate
 from sage_jax.rollout.openai_api import complete_chat, list_models
@@ -42,6 +45,7 @@ _OPEN_PATHS = ("/health", "/metrics")  # what probes and scrapers call without a
 _GAUGES = ("running", "waiting", "kept_sessions", "weight_version", "compilations")
 _HEALTH_S = 20.0
 _SIZES = ("prefill_chunk", "prefill_rows", "decode_rows", "decode_steps", "block")  # of EngineConfig
+_LOG = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -81,7 +85,7 @@ class ServerApp:
         routes = [self._route(path, handler, ["GET"]) for paths, handler in gets.items() for path in paths]
         routes += [self._route(path, handler, ["POST"]) for paths, handler in posts.items() for path in paths]
         routes.append(self._route("/flush_cache", self._flush, ["GET", "POST"]))
-        return Starlette(routes=routes)
+        return Starlette(routes=routes, exception_handlers={HTTPException: self._refuse})
 
     def _route(self, path: str, handler: Handler, methods: list[str]) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -93,17 +97,32 @@ class ServerApp:
         return Route(path, endpoint, methods=methods)
 
     async def _guarded(self, request: Request, path: str, handler: Handler) -> Response:
-        """Runs a handler behind the key, until the client goes away; errors become SGLang's JSON."""
-        sent = request.headers.get("Authorization", "")
-        if self._key and path not in _OPEN_PATHS and not hmac.compare_digest(sent, f"Bearer {self._key}"):
+        """Runs a handler behind the key, until the client goes away; every error becomes SGLang's JSON."""
+        if self._key and path not in _OPEN_PATHS and not self._sends_key(request):
             return _error("Unauthorized: send the API key as a bearer token", 401)
         try:
             return await handler(request)
         except BadRequestError as error:
-            headers = {"Retry-After": "1"} if error.status == 503 else None
-            return _error(str(error), error.status, headers)
+            return _error(str(error), error.status, error.code)
         except EngineError as error:
             return _error(str(error), 500)
+        except ClientDisconnect:
+            return _error("the client closed the connection", 499)
+        except Exception:  # a process edge: told in the log, answered and counted like other failures
+            _LOG.exception("%s failed", path)
+            return _error("the server failed at this request; its log says where", 500)
+
+    def _sends_key(self, request: Request) -> bool:
+        sent = request.headers.get("Authorization", "").encode("latin-1")  # the bytes: text must be ASCII to compare
+        return hmac.compare_digest(sent, f"Bearer {self._key}".encode("utf-8", "surrogateescape"))
+
+    async def _refuse(self, request: Request, error: Exception) -> Response:
+        """Answers for paths and methods that there are none of."""
+        assert isinstance(error, HTTPException)  # for the type checker
+        self._answers.labels("other", error.status_code).inc()
+        response = _error(error.detail, error.status_code)
+        response.headers.update(error.headers or {})
+        return response
 
     async def _body(self, request: Request) -> Any:
         data = bytearray()
@@ -112,20 +131,17 @@ class ServerApp:
             if len(data) > self._max_body:
                 raise BadRequestError(f"the body is longer than {self._max_body} bytes", 413)
         try:
-            return json.loads(bytes(data) or b"{}")
-        except ValueError as error:
-            raise BadRequestError(f"the body is not JSON: {error}") from error
-
-    async def _object(self, request: Request) -> dict[str, Any]:
-        body = await self._body(request)
-        if not isinstance(body, dict):
-            raise BadRequestError(f"the body must be a JSON object, not {type(body).__name__}")
+            body = json.loads(data.decode() or "{}")
+            if b"\\u" in data:  # may be half of a surrogate pair, which no answer could repeat
+                json.dumps(body, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise BadRequestError(f"the body is not JSON in UTF-8: {error}") from error
         return body
 
     async def _generate(self, request: Request) -> Response:
         tokenizer = self._service.tokenizer
         pieces, listed = read_generate(await self._body(request), None if tokenizer is None else tokenizer.encode)
-        answers = await _unless_gone(request, _all(self._service.generate(piece) for piece in pieces))
+        answers = await _unless_gone(request, self._service.generate_all(pieces))
         return JSONResponse(answers if listed else answers[0])
 
     async def _chat(self, request: Request) -> Response:
@@ -161,39 +177,33 @@ class ServerApp:
         return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
     async def _flush(self, request: Request) -> Response:
+        control.read_flush(await self._body(request))
         if await self._service.flush():
             return PlainTextResponse("Cache flushed.\n")
-        return PlainTextResponse("Flush cache failed.\n", 400)
+        return _error("Flush cache failed: requests are running", 400)
 
     async def _update_weights(self, request: Request) -> Response:
-        body = await self._object(request)
-        path = body.get("model_path")
-        if not isinstance(path, str) or not path:
-            raise BadRequestError(f"model_path={path!r}: must be a folder that this server sees")
-        version = body.get("weight_version")
-        if version is not None and not isinstance(version, str):
-            raise BadRequestError(f"weight_version={version!r}: must be a text")
+        path, version, abort_all = control.read_update(await self._body(request))
         try:
-            held = await self._service.update_weights(path, version, abort_all=bool(body.get("abort_all_requests")))
+            held = await self._service.update_weights(path, version, abort_all=abort_all)
         except EngineError as error:
-            answer = {"success": False, "message": str(error), "num_paused_requests": 0}
+            message = str(error)
+            answer = {"success": False, "message": message, "num_paused_requests": 0, "error": {"message": message}}
             return JSONResponse(answer, 400)
         message = "Succeeded to update model weights."
         return JSONResponse({"success": True, "message": message, "num_paused_requests": held})
 
     async def _pause(self, request: Request) -> Response:
-        await self._service.pause((await self._object(request)).get("mode", "abort"))
+        await self._service.pause(control.read_pause(await self._body(request)))
         return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
 
     async def _resume(self, request: Request) -> Response:
+        control.read_resume(await self._body(request))
         await self._service.resume()
         return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
 
     async def _abort(self, request: Request) -> Response:
-        body = await self._object(request)
-        if not body.get("abort_all") and not isinstance(body.get("rid"), str):
-            raise BadRequestError("rid: must be a text, unless abort_all is true")
-        await self._service.abort(None if body.get("abort_all") else body["rid"])
+        await self._service.abort(control.read_abort(await self._body(request)))
         return Response()
 
 
@@ -209,16 +219,6 @@ class _EngineCollector(prometheus_client.registry.Collector):
             kind = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
             yield kind(f"sage_jax_engine_{name}", f"Engine: {name.replace('_', ' ')}.", value)
         yield GaugeMetricFamily("sage_jax_live_requests", "Requests without an answer yet.", len(self._service.live))
-
-
-async def _all(works: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Awaits all; the first error cancels the rest."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks: list[asyncio.Task[Any]] = [group.create_task(work) for work in works]
-    except* EngineError as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 async def _unless_gone(request: Request, work: Any) -> Any:
@@ -240,8 +240,9 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _error(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": {"message": message}}, status, headers)
+def _error(message: str, status: int, code: str = "") -> JSONResponse:
+    error = {"message": message, "code": code} if code else {"message": message}
+    return JSONResponse({"error": error}, status, {"Retry-After": "1"} if status == 503 else None)
 
 
 class _Server(uvicorn.Server):
@@ -306,7 +307,7 @@ def bind(host: str, port: int, api_key: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listener.close()
         raise ConfigError(f"--host={host} --port={port}: {error}; choose another, or port 0 for any") from error
     return listener

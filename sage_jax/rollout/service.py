@@ -10,11 +10,11 @@ import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sage_jax.errors import CheckpointError, ConfigError
+from sage_jax.errors import CheckpointError, ConfigError, EngineError
 from sage_jax.models import hf
 from sage_jax.models.hf_config import family_of
 from sage_jax.rollout.embedded import EmbeddedEngine
@@ -22,7 +22,6 @@ from sage_jax.rollout.engine import ABORT, STOP, GenerateRequest, Generation, Sa
 from sage_jax.rollout.http_requests import BadRequestError, Piece
 from sage_jax.rollout.prefix_sessions import PrefixSessions
 
-PAUSE_MODES = ("abort", "retract", "in_place")
 FIRST_VERSION = "default"  # SGLang's name for the weights a server started with
 
 
@@ -56,6 +55,7 @@ class EngineService:
           limit: requests at once; more are refused with 503.
         """
         self.engine, self.folder, self.tokenizer, self._name, self._limit = engine, folder, tokenizer, name, limit
+        self._first_folder = folder  # new weights come from other folders; who asks by the first one's name still may
         self.eos_ids = end_of_text_ids(folder, tokenizer)
         self.limit_length = engine.config.max_length
         self.live: dict[str, _Live] = {}
@@ -71,6 +71,11 @@ class EngineService:
     def name(self) -> str:
         """Served model name."""
         return self._name or str(self.folder)
+
+    def answers_to(self, model: str) -> bool:
+        """Tells whether a name, or the last part of its path, is that of the served model."""
+        names = [self._name] if self._name else [str(self._first_folder), str(self.folder)]
+        return any(model in (name, Path(name).name) for name in names)
 
     @property
     def weight_version(self) -> str:
@@ -93,6 +98,15 @@ class EngineService:
         finally:
             del self.live[piece.rid]
         return self._payload(live, result, began)
+
+    async def generate_all(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        """Returns the answers of several sequences in order; the first error ends the others (see `generate`)."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.generate(piece)) for piece in pieces]
+        except* EngineError as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
 
     async def _run(self, live: _Live) -> Generation:
         piece = live.piece
@@ -183,13 +197,7 @@ class EngineService:
         await self.engine.end_session(name)
 
     async def pause(self, mode: str) -> None:
-        """Holds new requests; running ones end ("abort"), start anew later ("retract") or run on ("in_place").
-
-        Raises:
-          BadRequestError: another mode.
-        """
-        if mode not in PAUSE_MODES:
-            raise BadRequestError(f"mode={mode!r}: must be one of {', '.join(PAUSE_MODES)}")
+        """Holds new requests; running ones end ("abort"), start anew later ("retract") or run on ("in_place")."""
         self._open, self._paused = False, mode
         if mode == "abort":
             await self.abort(None)

@@ -1,16 +1,22 @@
-"""A small embedded engine, its fixtures, and turns whose ids and seeds follow from a number."""
+"""A small embedded engine, its fixtures, turns whose ids and seeds follow from a number, and a model that can speak."""
 
 import asyncio
+import dataclasses
+import functools
 
+import httpx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sage_jax.models import ModelConfig, forward, head_weights, init_params
+from sage_jax.data.word_tokenizer import ASSISTANT, END, build_tokenizer
+from sage_jax.models import ModelConfig, forward, head_weights, hf, init_params
 from sage_jax.rollout import GenerateRequest, SamplingParams
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.rollout.programs import EngineConfig
+from sage_jax.rollout.server import ServerApp
+from sage_jax.rollout.service import EngineService
 
 MODEL = ModelConfig(
     vocab_size=96,
@@ -45,6 +51,60 @@ def full_logits(params, ids):
     padded, segments = np.zeros(SCORED_LENGTH, np.int32), np.zeros(SCORED_LENGTH, np.int32)
     padded[: len(ids)], segments[: len(ids)] = ids, 1
     return np.asarray(_forward_logits(params, padded, segments))[: len(ids)]
+
+
+# A model that answers every chat greedily with a tool call, and a template that shows tools.
+CALL = '{"name": "find", "arguments": {"what": "lamp"}}'
+SPEAKER = dataclasses.replace(MODEL, tie_embeddings=False, num_layers=1)
+SPEAKER_CONFIG = dataclasses.replace(CONFIG, num_slots=4, max_stop_ids=4)
+TEMPLATE = (
+    "{% if tools %}{{ '<|user|>' + (tools | tojson) + '<|end|>' }}{% endif %}{% for message in messages %}"
+    "{{ ('<|user|>' if message['role'] == 'user' else '<|assistant|>') + message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}{{ '<tool_call>' + (call['function'] | tojson) + '</tool_call>' }}"
+    "{% endfor %}{{ '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def save_speaker(folder):
+    """Writes the model that says CALL; returns its parameters and its tokenizer."""
+    words = ["go", "to", "shelf", "lamp", CALL]
+    tokenizer = build_tokenizer(words, MODEL.vocab_size)
+    tokenizer.chat_template = TEMPLATE
+    params = init_params(SPEAKER, jax.random.key(0))
+    for part in (params["layers"]["attn"]["o"], params["layers"]["mlp"]["down"]):
+        part["kernel"] = jnp.zeros_like(part["kernel"])  # so that the last token alone decides on the next
+    said = tokenizer.convert_tokens_to_ids([ASSISTANT, "<tool_call>", CALL, "</tool_call>", END])
+    before, after = jnp.array(said[:-1]), jnp.array(said[1:])
+    params["head"] = jnp.zeros_like(params["head"]).at[after].set(params["embed"][before] * 100)
+    hf.save(folder, SPEAKER, params, dtype="float32")
+    tokenizer.save_pretrained(folder)
+    return params, tokenizer
+
+
+@pytest.fixture(scope="session")
+def speaker(tmp_path_factory):
+    """Makes services of one warm engine; `served(name=..., limit=...)`."""
+    folder = tmp_path_factory.mktemp("speaker")
+    params, tokenizer = save_speaker(folder)
+    engine = EmbeddedEngine(SPEAKER, params, SPEAKER_CONFIG)
+    engine.warmup()
+    yield functools.partial(EngineService, engine, folder, tokenizer)
+    engine.close()
+
+
+def call_app(service, *requests, key="", sent=True):
+    """Sends (method, path, options) one after the other to the service's application, in this process.
+
+    An error that the application lets out is raised here.
+    """
+
+    async def send():
+        transport = httpx.ASGITransport(ServerApp(service, api_key=key).build())
+        headers = {"Authorization": f"Bearer {key}"} if key and sent else {}
+        async with httpx.AsyncClient(transport=transport, base_url="http://app", headers=headers) as client:
+            return [await client.request(method, path, **options) for method, path, options in requests]
+
+    return asyncio.run(send())
 
 
 @pytest.fixture(scope="module")
