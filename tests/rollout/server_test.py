@@ -25,7 +25,7 @@ from tests.rollout import conftest
 
 MODEL = dataclasses.replace(conftest.MODEL, max_position=4096)
 SIZES = {"max_length": 3000, "prefill_rows": 4, "prefill_chunk": 8, "decode_steps": 4, "max_stop_ids": 16}
-SLOTS, KEY = 8, "a secret"
+SLOTS, KEY = 8, "a-secret"
 LONG = 2900  # tokens: seconds, so that something can happen in between
 
 
