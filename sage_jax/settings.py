@@ -34,6 +34,7 @@ KEEPS = ("first", "best")  # as in methods.skill_r1
 FORMATS = ("file", "body")  # as in agents.editor
 RECEIVERS = ("skilled", "all")  # as in losses.paired
 SKILL_FORMS = ("programs", "texts")  # as in methods.libraries
+IMPORTANCE_LEVELS = ("ratio", "token", "sequence")
 CHAINS = ("scenario", "family", "similarity")  # as in methods.chains
 TASK_LLMS = ("follower", "endpoint", "policy")
 TOOL_BENCHMARKS = ("gaia", "webwalker")  # a task is a question with tools; elsewhere it is an episode of actions
@@ -95,6 +96,11 @@ class AgentSettings(config.Settings):
     concurrency: int = setting(64, "episodes played at one time", low=1, free=True)
     episode_timeout_s: float = setting(600.0, "longest time of an episode, in seconds", above=0, free=True)
 
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens are drawn from less than the whole distribution."""
+        return self.top_p < 1 or self.top_k > 0 or self.choices
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkillSettings(config.Settings):
@@ -142,6 +148,10 @@ class RlSettings(config.Settings):
     kl_kind: str = setting("k3", "estimator of it", choices=("k1", "k2", "k3"))
     entropy_coef: float = setting(0.001, "entropy bonus", low=0)
     importance_cap: float = setting(0.0, "truncated importance weight against the engine; 0 is off", low=0)
+    importance_level: str = setting(
+        "ratio", "one importance weight a token, or a sequence; ratio: as ratio_level", choices=IMPORTANCE_LEVELS
+    )
+    importance_kept: bool = setting(False, "weigh tokens by the mass that top_p, top_k and choices kept of their draw")
     ratio_level: str = setting("token", "one probability ratio a token, or a sequence", choices=("token", "sequence"))
 
 
@@ -336,6 +346,11 @@ class RunSettings(config.RunConfig):
             self._check_skill_r1()
         if self.engine.engine == "http" and self.agent.choices:
             raise config.ConfigError("choices=True with engine='http': servers cannot sample among choices; drop one")
+        if self.engine.engine == "http" and self.rl.importance_kept:
+            raise config.ConfigError(
+                "importance_kept=True with engine='http': servers do not tell under which truncated distribution they "
+                "drew; drop one"
+            )
         if plays_code(self.open_benchmark()):
             self._check_code()
         elif self.rl.method == "sage" and self.sage.skill_form == "programs":

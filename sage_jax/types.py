@@ -74,6 +74,8 @@ class Turn:
       output_ids: the ids the engine sampled, stop token included. Never re-tokenised.
       logprobs: log-probability of each output id under the sampling distribution's untruncated softmax(logits / T).
       starts_context: True when the context begins here (step-wise prompts), False when it continues the previous turn.
+      sampled_logprobs: log-probability of each output id under the distribution it was drawn from, truncated and
+        renormalised; None where the engine does not tell.
       weight_version: version of the weights that sampled the output.
       finish_reason: "stop", "length" or "abort".
       reward: this turn's own shaping or skill reward; None when the turn only shares the trajectory's reward.
@@ -91,6 +93,7 @@ class Turn:
     reward: RewardResult | None = None
     advantage: float | None = None
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sampled_logprobs: tuple[float, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -151,6 +151,7 @@ class Editor:
             prompt_ids=prompt,
             output_ids=result.ids,
             logprobs=result.logprobs,
+            sampled_logprobs=result.sampled_logprobs,
             starts_context=True,
             weight_version=result.weight_version,
             finish_reason=result.finish_reason,

@@ -351,6 +351,7 @@ class Episode:
                 prompt_ids=prompt,
                 output_ids=result.ids,
                 logprobs=result.logprobs,
+                sampled_logprobs=result.sampled_logprobs,
                 starts_context=first,
                 weight_version=result.weight_version,
                 finish_reason=result.finish_reason,

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from sage_jax.data.truncation import KeptLevel, kept_mass
 from sage_jax.errors import ConfigError, DataError
 from sage_jax.types import Trajectory, Turn
 
@@ -168,6 +169,7 @@ def trajectory_sequences(
     first_id: int = 0,
     per: Literal["context", "trajectory"] = "context",
     streams: Mapping[str, int] | None = None,
+    kept: KeptLevel | None = None,
 ) -> list[Sequence]:
     """Returns the token sequences of one trajectory, one for each context.
 
@@ -180,6 +182,7 @@ def trajectory_sequences(
       per: "context" numbers each context; "trajectory" gives all of them one id, so that `sequence_mean` averages
         over the tokens of the whole trajectory.
       streams: number of each stream name; default: all 0.
+      kept: multiply advantages by `truncation.kept_mass`, of each token or over each sequence's trained ones.
 
     Raises:
       DataError: the first turn does not start a context, or a turn is inconsistent.
@@ -198,7 +201,7 @@ def trajectory_sequences(
         contexts[-1].append(turn)
     trained = [turns for turns in contexts if any(turn.advantage is not None and turn.output_ids for turn in turns)]
     numbers = range(first_id, first_id + len(trained)) if per == "context" else [first_id] * len(trained)
-    return [_join_turns(turns, number, streams) for turns, number in zip(trained, numbers, strict=True)]
+    return [_join_turns(turns, number, streams, kept) for turns, number in zip(trained, numbers, strict=True)]
 
 
 def trajectories_to_sequences(
@@ -206,12 +209,13 @@ def trajectories_to_sequences(
     *,
     per: Literal["context", "trajectory"] = "context",
     streams: Mapping[str, int] | None = None,
+    kept: KeptLevel | None = None,
 ) -> list[Sequence]:
     """Returns the sequences of all trajectories with sequence ids that do not collide (see `trajectory_sequences`)."""
     result: list[Sequence] = []
     for trajectory in trajectories:
         first_id = result[-1].sequence_id + 1 if result else 0
-        result += trajectory_sequences(trajectory, first_id=first_id, per=per, streams=streams)
+        result += trajectory_sequences(trajectory, first_id=first_id, per=per, streams=streams, kept=kept)
     return result
 
 
@@ -401,7 +405,9 @@ def round_up(count: int) -> int:
     return power // 4 * 3 if power >= 4 and power // 4 * 3 >= count else power
 
 
-def _join_turns(turns: list[Turn], sequence_id: int, streams: Mapping[str, int] | None) -> Sequence:
+def _join_turns(
+    turns: list[Turn], sequence_id: int, streams: Mapping[str, int] | None, kept: KeptLevel | None
+) -> Sequence:
     """Returns one context's turns as one sequence."""
     ids, mask, advantages, logprobs, stream_ids = [], [], [], [], []
     for turn in turns:
@@ -415,7 +421,7 @@ def _join_turns(turns: list[Turn], sequence_id: int, streams: Mapping[str, int] 
     return Sequence(
         ids=np.array(ids, np.int32),
         mask=np.array(mask, np.float32),
-        advantages=np.array(advantages, np.float32),
+        advantages=np.array(advantages, np.float32) * (1.0 if kept is None else kept_mass(turns, kept)),
         engine_logprobs=np.array(logprobs, np.float32),
         sequence_id=sequence_id,
         stream_ids=np.array(stream_ids, np.int32),

@@ -143,6 +143,7 @@ def policy_loss(
     entropy_coef: float = 0.0,
     importance_cap: float | None = None,
     ratio_level: RatioLevel = "token",
+    importance_level: RatioLevel | None = None,
     sequence_ids: Int[Array, "*S"] | None = None,
     num_sequences: int | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
@@ -152,7 +153,10 @@ def policy_loss(
     for an engine that samples with slightly other numerics than the trainer's.
 
     With ratio_level "sequence" (Skill-R1) every token of a sequence has the ratio of the whole sequence,
-    exp(sum_t logp_t - old_t), and c its importance weight; with `sequence_mean` weights each sequence then counts once.
+    exp(sum_t logp_t - old_t); with `sequence_mean` weights each sequence then counts once. With importance_level
+    "sequence" every token of a sequence has c = min(exp(sum_t old_t - engine_t), importance_cap): the ratio of the
+    whole output, where "token" leaves out that earlier tokens, too, came from the engine (Yao et al., "Your Efficient
+    RL Framework Secretly Brings You Off-Policy RL Training"; Liu et al., "When Speed Kills Stability").
 
     Args:
       logprobs: of the target tokens under the policy.
@@ -172,7 +176,8 @@ def policy_loss(
       entropy_coef: weight of the entropy bonus.
       importance_cap: upper bound of the truncated importance weight; None switches it off.
       ratio_level: "token", or "sequence" for one ratio a sequence.
-      sequence_ids: integers in [0, num_sequences), needed by ratio_level "sequence"; a sequence must be here whole.
+      importance_level: "token", or "sequence" for one importance weight a sequence; None is as ratio_level.
+      sequence_ids: integers in [0, num_sequences), needed by a level "sequence"; a sequence must be here whole.
       num_sequences: a static upper bound of the ids plus one; default the number of elements of `mask`.
 
     Returns:
@@ -191,17 +196,17 @@ def policy_loss(
     def mean(array):
         return jnp.sum(jnp.where(trained, array, 0.0)) / denominator
 
-    def pool(difference):
-        return (
-            difference if ratio_level == "token" else _sum_sequences(difference, trained, sequence_ids, num_sequences)
-        )
+    def pool(difference, level):
+        return difference if level == "token" else _sum_sequences(difference, trained, sequence_ids, num_sequences)
 
-    if ratio_level not in RATIO_LEVELS or (ratio_level == "sequence" and sequence_ids is None):
-        raise ConfigError(f"ratio_level={ratio_level!r}: use 'token', or 'sequence' together with sequence_ids")
+    importance_level = importance_level or ratio_level
+    for name, level in {"ratio_level": ratio_level, "importance_level": importance_level}.items():
+        if level not in RATIO_LEVELS or (level == "sequence" and sequence_ids is None):
+            raise ConfigError(f"{name}={level!r}: use 'token', or 'sequence' together with sequence_ids")
     logprobs, advantages = clean(logprobs), clean(advantages)
     old_logprobs = jax.lax.stop_gradient(logprobs if old_logprobs is None else clean(old_logprobs))
     surrogate, ratio, clips = clipped_surrogate(
-        pool(logprobs - old_logprobs),
+        pool(logprobs - old_logprobs, ratio_level),
         jnp.zeros_like(logprobs),
         advantages,
         clip_low=clip_low,
@@ -217,7 +222,8 @@ def policy_loss(
         # The engine drew the tokens: KL(engine || trainer).
         aux["engine_kl"] = mean(kl_estimate(clean(engine_logprobs), old_logprobs, kind="k3"))
         if importance_cap is not None:
-            correction = jnp.minimum(jnp.exp(jnp.clip(pool(difference), -MAX_LOG_RATIO, MAX_LOG_RATIO)), importance_cap)
+            log_weight = jnp.clip(pool(difference, importance_level), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+            correction = jnp.minimum(jnp.exp(log_weight), importance_cap)
             surrogate = surrogate * correction
             aux["importance_weight"] = mean(correction)
     elif importance_cap is not None:

@@ -55,6 +55,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("episode/steps", "steps", "mean environment steps of a rollout"),
     Metric("episode/truncated", "share", "rollouts that ran out of steps or context"),
     Metric("rollout/lag", "updates", "rounds of updates between the weights that played and those that learn"),
+    Metric("rollout/left_out", "share", "mass that top_p, top_k and choices left out, mean over sampled tokens"),
     Metric("tokens/generated", "tokens", "tokens sampled by the rollouts, probes not included"),
     Metric("tokens/trained", "tokens", "sampled tokens that took part in the update"),
     Metric("tokens/per_second", "tokens/s", "generated tokens over rollout time"),

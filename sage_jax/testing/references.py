@@ -172,6 +172,18 @@ def engine_gap(old_logprobs, engine_logprobs, mask) -> tuple[float, float, float
     )
 
 
+def kept_mass(logits: Sequence[float], *, top_p: float, top_k: int) -> tuple[set[int], float]:
+    """Returns the tokens that top-k and top-p keep, each judged on the whole distribution, and their mass."""
+    total = sum(math.exp(logit) for logit in logits)
+    order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+    tokens, before = set(), 0.0
+    for rank, token in enumerate(order):
+        if before < top_p and (top_k == 0 or rank < top_k):
+            tokens.add(token)
+        before += math.exp(logits[token]) / total
+    return tokens, sum(math.exp(logits[token]) for token in tokens) / total
+
+
 def clipped_surrogate(
     logprob: float, old_logprob: float, advantage: float, *, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> float:
@@ -200,24 +212,31 @@ def policy_loss(
     entropy_coef: float,
     importance_cap: float | None,
     sequence_ids: Sequence[int] | None = None,
+    importance_ids: Sequence[int] | None = None,
+    kept: Sequence[float] | None = None,
 ) -> float:
     """Returns the loss of `losses.policy_loss`; tokens of weight 0 are not looked at.
 
-    With `sequence_ids`, ratios and importance weights are those of whole sequences.
+    With `sequence_ids` ratios, with `importance_ids` importance weights are those of whole sequences. `kept` is the
+    mass from which each token was drawn.
     """
+
+    def own(ids, t):
+        return [j for j in range(len(weights)) if weights[j] != 0 and ids[j] == ids[t]] if ids is not None else [t]
+
     total = 0.0
     for t, weight in enumerate(weights):
         if weight == 0:
             continue
-        own = [t]
-        if sequence_ids is not None:
-            own = [j for j in range(len(weights)) if weights[j] != 0 and sequence_ids[j] == sequence_ids[t]]
-        logprob, old, engine = (sum(float(x[j]) for j in own) for x in (logprobs, old_logprobs, engine_logprobs))
+        logprob, old = (sum(float(x[j]) for j in own(sequence_ids, t)) for x in (logprobs, old_logprobs))
         surrogate = clipped_surrogate(
             logprob, old, advantages[t], clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
         )
         if importance_cap is not None:
-            surrogate *= min(math.exp(old - engine), importance_cap)
+            gap = sum(float(old_logprobs[j]) - float(engine_logprobs[j]) for j in own(importance_ids, t))
+            surrogate *= min(math.exp(gap), importance_cap)
+        if kept is not None:
+            surrogate *= math.prod(kept[j] for j in own(importance_ids, t))
         kl = kl_estimate(logprobs[t], ref_logprobs[t], kl_kind)
         total += weight * (surrogate + kl_coef * kl - entropy_coef * entropy[t])
     return total

@@ -21,6 +21,7 @@ from sage_jax import config
 from sage_jax.checkpoints import Checkpointer
 from sage_jax.data.packing import MicroBatches, micro_batches, pack, trajectories_to_sequences
 from sage_jax.data.prefixes import pack_shared
+from sage_jax.data.truncation import left_out
 from sage_jax.methods import grpo, sage, skillmaster
 from sage_jax.metrics import open_run_folder, write_trajectories
 from sage_jax.metrics.evaluation import EpisodeOutcome, EvalRow, metrics_of, read_rows, summarise, write_rows
@@ -35,7 +36,7 @@ from sage_jax.training.cold_start import cold_start
 from sage_jax.training.evaluate import evaluate, evaluate_skills
 from sage_jax.training.processes import RunWriter, is_first, once, whole_arrays
 from sage_jax.training.profile import Trace, parse_steps
-from sage_jax.training.session import Session, open_session
+from sage_jax.training.session import Session, importance_level, open_session
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import combine_updates, read_metrics
 from sage_jax.training.throughput import mfu, update_flops
@@ -194,6 +195,8 @@ def play_and_learn(
         clock.lap("weights")
     state, learned = learn(session, state, reference, result.trajectories, number, clock, behind=behind)
     learned["rollout/lag"] = float(lag)
+    if settings.agent.truncates:
+        learned |= left_out(result.trajectories)
     lr = float(session.schedule(max(int(state.step) - 1, 0)))
     waited = waited_s(session) - waited
     metrics = {**result.metrics, **learned, **clock.seconds(), **(more or {}), "time/env": waited, "lr": lr}
@@ -266,7 +269,8 @@ def learn(
     `behind` are the parameters that sampled, where those are not the state's: ratios are then taken against them.
     """
     settings = session.settings
-    sequences = trajectories_to_sequences(trajectories, streams=session.streams)
+    kept = importance_level(settings) if settings.rl.importance_kept else None
+    sequences = trajectories_to_sequences(trajectories, streams=session.streams, kept=kept)
     if not sequences:
         clock.lap("pack")
         return state, {"update/steps": float(state.step), "update/sequences": 0.0}

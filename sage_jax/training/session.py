@@ -27,6 +27,7 @@ from sage_jax.data.tasks import cache_folder
 from sage_jax.data.tokenizer import load_tokenizer
 from sage_jax.envs.pool import EnvPool
 from sage_jax.errors import ConfigError
+from sage_jax.losses.policy import RatioLevel
 from sage_jax.methods.chains import make_chains
 from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.progress import show_progress
@@ -397,6 +398,12 @@ def make_task_agent(
     return ToolAgent(llm, pool, options, judge=llm if task.task_judge else None)
 
 
+def importance_level(settings: RunSettings) -> RatioLevel:
+    """Returns what has one importance weight: a token or a sequence."""
+    rl = settings.rl
+    return rl.ratio_level if rl.importance_level == "ratio" else rl.importance_level
+
+
 def loss_options(settings: RunSettings) -> LossOptions:
     """Returns the loss of RL."""
     rl = settings.rl
@@ -411,5 +418,6 @@ def loss_options(settings: RunSettings) -> LossOptions:
         entropy_coef=rl.entropy_coef,
         importance_cap=rl.importance_cap or None,
         ratio_level=rl.ratio_level,
+        importance_level=importance_level(settings),
         temperature=settings.agent.temperature,
     )

@@ -56,6 +56,7 @@ class LossOptions:
       entropy_coef: entropy bonus.
       importance_cap: truncated importance weight against the engine's log-probabilities; None switches it off.
       ratio_level: "token", or "sequence" for one ratio a sequence, which needs aggregation "sequence_mean".
+      importance_level: the same for the importance weight, with any aggregation; None is as ratio_level.
       temperature: sampling temperature of the engine, by which logits are divided.
       max_logits: logits that exist at one time on a device.
     """
@@ -71,6 +72,7 @@ class LossOptions:
     entropy_coef: float = 0.0
     importance_cap: float | None = None
     ratio_level: RatioLevel = "token"
+    importance_level: RatioLevel | None = None
     temperature: float = 1.0
     max_logits: int = MAX_LOGITS
 
@@ -92,6 +94,7 @@ class LossOptions:
                 and (self.ratio_level == "token" or self.aggregation == "sequence_mean"),
                 "'token', or 'sequence' with aggregation='sequence_mean'",
             ),
+            "importance_level": (self.importance_level in (None, *RATIO_LEVELS), "'token', 'sequence' or None"),
             "temperature": (self.temperature > 0, "a number above 0"),
             "max_logits": (self.max_logits >= 1, "1 or more"),
         }
@@ -296,6 +299,7 @@ def _loss(
         entropy_coef=options.entropy_coef,
         importance_cap=options.importance_cap,
         ratio_level=options.ratio_level,
+        importance_level=options.importance_level,
         sequence_ids=part.sequence_ids,
         num_sequences=sequences,  # ids run over the whole batch
     )

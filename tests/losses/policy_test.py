@@ -50,23 +50,31 @@ OPTIONS = {
     dual_clip=st.sampled_from([None, 1.5]),
     importance_cap=st.sampled_from([None, 1.2]),
     ratio_level=st.sampled_from(RATIO_LEVELS),
+    importance_level=st.sampled_from([None, *RATIO_LEVELS]),
 )
-def test_equals_the_reference(seed, mask, ids, aggregation, kl_kind, dual_clip, importance_cap, ratio_level):
+def test_equals_the_reference(
+    seed, mask, ids, aggregation, kl_kind, dual_clip, importance_cap, ratio_level, importance_level
+):
     inputs, mask, ids = arrays(np.random.default_rng(seed)), np.array(mask, np.float32), np.array(ids)
     options = OPTIONS | {"kl_kind": kl_kind, "dual_clip": dual_clip, "importance_cap": importance_cap}
     weights = token_weights(mask, aggregation=aggregation, sequence_ids=ids, length=10)
     want_weights = references.token_weights(mask, ids, aggregation=aggregation, length=10)
     np.testing.assert_allclose(weights, want_weights, rtol=1e-6)
-    by_sequence = {"sequence_ids": ids} if ratio_level == "sequence" else {}
+    levels = (ratio_level, importance_level or ratio_level)
+    of_sequences = {
+        name: ids if level == "sequence" else None
+        for name, level in zip(("sequence_ids", "importance_ids"), levels, strict=True)
+    }
     got, _ = policy_loss(
         mask=mask,
         weights=weights,
         ratio_level=ratio_level,
-        **by_sequence,
+        importance_level=importance_level,
+        sequence_ids=ids if "sequence" in levels else None,
         **jax.tree.map(jnp.float32, inputs),
         **options,
     )
-    want = references.policy_loss(weights=want_weights, **inputs, **options, **by_sequence)
+    want = references.policy_loss(weights=want_weights, **inputs, **options, **of_sequences)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -205,6 +213,69 @@ def test_metrics_by_hand():
     np.testing.assert_allclose(aux["importance_weight"], 0.941189, rtol=1e-5)
 
 
+def test_hand_worked_importance_of_sequences():
+    # Gaps old - engine: 0.5, 0.2 in sequence 0; -0.4, (masked), -0.1 in sequence 1; ratios are 1, advantages 1.
+    # Tokens: e^0.5 = 1.648721, e^0.2 = 1.221403, e^-0.4 = 0.670320, e^-0.1 = 0.904837.
+    # Sequences: e^0.7 = 2.013753, cut to 1.8, twice; e^-0.5 = 0.606531, twice.
+    old, gaps = jnp.full(5, -1.0), jnp.array([0.5, 0.2, -0.4, 9.0, -0.1])
+    mask, ids = jnp.array([1, 1, 1, 0, 1]), jnp.array([0, 0, 1, 1, 1])
+
+    def run(**options):
+        loss, aux = policy_loss(
+            old, jnp.ones(5), mask, engine_logprobs=old - gaps, importance_cap=1.8, sequence_ids=ids, **options
+        )
+        np.testing.assert_allclose(aux["importance_weight"], -loss, rtol=1e-6)
+        return -float(loss)
+
+    by_token, by_sequence = 4.445281 / 4, (1.8 + 0.606531) / 2
+    assert run() == run(importance_level="token") == pytest.approx(by_token, rel=1e-5)
+    assert run(importance_level="sequence") == pytest.approx(by_sequence, rel=1e-5)
+    assert run(ratio_level="sequence") == pytest.approx(by_sequence, rel=1e-5)  # as the ratio, unless told otherwise
+    assert run(ratio_level="sequence", importance_level="token") == pytest.approx(by_token, rel=1e-5)
+
+
+def test_importance_of_sequences_does_not_depend_on_order_and_reads_its_own_sequence_alone():
+    inputs = jax.tree.map(jnp.float32, arrays(np.random.default_rng(8)))
+    ids, order = jnp.array([0, 1, 0, 1, 2, 2]), np.array([5, 3, 0, 4, 1, 2])
+
+    def run(inputs, ids, order=slice(None)):
+        inputs = {name: array[order] for name, array in inputs.items()}
+        return policy_loss(
+            mask=jnp.ones(COUNT), sequence_ids=ids[order], importance_level="sequence", **inputs, **OPTIONS
+        )[1]
+
+    want = run(inputs, ids)
+    for name, value in run(inputs, ids, order).items():
+        np.testing.assert_allclose(value, want[name], rtol=1e-5, err_msg=name)
+    np.testing.assert_allclose(run(inputs, 2 - ids)["importance_weight"], want["importance_weight"], rtol=1e-6)
+    shifted = inputs | {"engine_logprobs": inputs["engine_logprobs"] + jnp.array([1.0, 0, -1.0, 0, 0, 0])}
+    np.testing.assert_allclose(run(shifted, ids)["importance_weight"], want["importance_weight"], rtol=1e-5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    mask=st.lists(st.booleans(), min_size=COUNT, max_size=COUNT),
+    level=st.sampled_from(RATIO_LEVELS),
+)
+def test_advantages_times_the_kept_mass_are_the_surrogate_times_it(seed, mask, level):
+    rng, ids = np.random.default_rng(seed), np.array([0, 0, 0, 1, 1, 2])
+    inputs, kept = arrays(rng), rng.uniform(0.2, 1.0, COUNT)
+    of_sequences = {"importance_ids": ids} if level == "sequence" else {}
+    weights = references.token_weights(mask, ids, aggregation="token_mean")
+    want = references.policy_loss(weights=weights, kept=kept, **inputs, **OPTIONS, **of_sequences)
+    logs = np.where(mask, np.log(kept), 0)
+    whole = np.array([logs[ids == i].sum() if level == "sequence" else logs[t] for t, i in enumerate(ids)])
+    got, _ = policy_loss(
+        mask=np.array(mask),
+        importance_level=level,
+        sequence_ids=ids,
+        **jax.tree.map(jnp.float32, inputs | {"advantages": inputs["advantages"] * np.exp(whole)}),
+        **OPTIONS,
+    )
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), mask=st.lists(st.booleans(), min_size=COUNT, max_size=COUNT))
 def test_the_gap_to_the_engine_equals_the_reference(seed, mask):
@@ -297,5 +368,8 @@ def test_refusals():
         token_weights(one, aggregation="constant_length", sequence_ids=jnp.zeros(1, int))
     with pytest.raises(ConfigError, match="'k4'.*k3"):
         kl_estimate(one, one, kind="k4")
+    for levels in ({"importance_level": "sequence"}, {"importance_level": "word", "sequence_ids": jnp.zeros(1, int)}):
+        with pytest.raises(ConfigError, match="importance_level=.*together with sequence_ids"):
+            policy_loss(one, one, one, engine_logprobs=one, importance_cap=2.0, **levels)
     with pytest.raises(ConfigError, match="needs engine_logprobs"):
         policy_loss(one, one, one, importance_cap=2.0)

@@ -1,6 +1,7 @@
 """The loop: which tasks a round takes, what an update reads, what a run leaves behind and how it goes on."""
 
 import collections
+import copy
 import dataclasses
 import functools
 import json
@@ -166,6 +167,28 @@ def test_later_updates_keep_the_log_probabilities_of_the_policy_that_sampled():
     assert metrics["loss/engine_kl"] == pytest.approx((np.exp(gaps) - 1 - gaps).mean(), rel=1e-4)
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_advantages_are_weighed_by_the_mass_that_truncation_kept(level):
+    def draw(one, mass):
+        turns = [
+            dataclasses.replace(turn, sampled_logprobs=(-2.0 - float(np.log(mass)),) * len(turn.output_ids))
+            for turn in one.turns
+        ]
+        return dataclasses.replace(one, turns=tuple(turns))
+
+    batch = [draw(one, mass) for one, mass in zip(BATCH, (0.9, 0.8, 0.7, 0.6), strict=True)]
+    session, calls = recording(learner(importance_kept=True, importance_level=level))
+    learn(session, new_state(session), batch)
+    plain, plain_calls = recording(learner())
+    learn(plain, new_state(plain), BATCH)
+    (weighed,), (same_but_whole,) = ([micro for micro, _ in made] for made in (calls, plain_calls))
+    # Trained tokens of the four sequences: 10, 5, 5, 5.
+    powers = (1, 1, 1, 1) if level == "token" else (10, 5, 5, 5)
+    factors = np.power((0.9, 0.8, 0.7, 0.6), powers)[weighed.sequence_ids]
+    np.testing.assert_allclose(weighed.advantages, same_but_whole.advantages * factors, rtol=1e-5)
+    np.testing.assert_array_equal(weighed.engine_logprobs, same_but_whole.engine_logprobs)
+
+
 def test_ratios_are_taken_against_the_weights_that_played():
     session, calls = recording(learner())
     behind = jax.tree.map(lambda leaf: leaf * 1.01, session.params)
@@ -225,7 +248,13 @@ def test_the_clock_books_each_phase_once():
 
 def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_path):
     seen = []
-    session = dataclasses.replace(tiny_session, folder=tmp_path, schedule=lambda step: seen.append(step) or 0.5)
+    own = tiny_session.settings
+    cut = dataclasses.replace(own, agent=dataclasses.replace(own.agent, top_p=0.95))
+    player = copy.copy(tiny_session.player)
+    player.options = dataclasses.replace(player.options, top_p=0.95)
+    session = dataclasses.replace(
+        tiny_session, folder=tmp_path, schedule=lambda step: seen.append(step) or 0.5, settings=cut, player=player
+    )
     state = dataclasses.replace(new_state(session), step=jnp.array(7, jnp.int32))
     with MetricsWriter(tmp_path, tensorboard=False) as writer:
         state, bank, shown = loop.play_and_learn(
@@ -243,6 +272,7 @@ def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_pat
     assert line["utility/probe_run"] > 0
     assert 0 < line["loss/engine_gap"] == shown["engine gap"] < line["loss/engine_gap_max"] < 1e-4
     assert abs(line["loss/engine_kl"]) < 1e-8
+    assert 0 < line["rollout/left_out"] < 0.05  # top_p keeps at least 0.95
     records = read_jsonl(tmp_path / "rounds" / "0001.jsonl")
     assert len(records) == 6
     assert records[0]["turns"][-1]["stream"] == "review"

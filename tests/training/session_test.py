@@ -110,6 +110,14 @@ def test_a_run_may_begin_with_a_bank(tiny_session, tmp_path):
 def test_the_loss_is_the_one_configured():
     options = parts.loss_options(settings(dual_clip=0, importance_cap=0, clip_high=0.3, temperature=0.7))
     assert (options.dual_clip, options.importance_cap) == (None, None)
+    levels = {"ratio_level": "sequence", "aggregation": "sequence_mean"}
+    for values, want in (
+        ({}, "token"),
+        (levels, "sequence"),
+        (levels | {"importance_level": "token"}, "token"),
+        ({"importance_level": "sequence"}, "sequence"),
+    ):
+        assert parts.loss_options(settings(**values)).importance_level == want
     assert (options.clip_low, options.clip_high, options.temperature) == (0.2, 0.3, 0.7)
 
 

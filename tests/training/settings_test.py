@@ -20,6 +20,10 @@ ROOT = pathlib.Path(__file__).parents[2]
         ({"engine": "http"}, "engine=http needs the address"),
         ({"engine_urls": ("http://a",)}, "engine=embedded has none"),
         ({"engine": "http", "engine_urls": ("http://a",), "choices": True}, "servers cannot sample among choices"),
+        (
+            {"engine": "http", "engine_urls": ("http://a",), "importance_kept": True},
+            "importance_kept=True with engine='http'",
+        ),
         ({"method": "ppo"}, "'grpo', 'sage', 'skillmaster'"),
         ({"group_size": 0}, "'group_size' cannot be 0"),
         ({"clip_low": 1.5}, "'clip_low' cannot be 1.5"),

@@ -341,6 +341,7 @@ def test_refusals():
         "kl_kind": "k4",
         "entropy_coef": -1,
         "importance_cap": 0,
+        "importance_level": "ratio",
         "temperature": 0,
         "max_logits": 0,
     }.items():
