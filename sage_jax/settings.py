@@ -34,6 +34,7 @@ KEEPS = ("first", "best")  # as in methods.skill_r1
 FORMATS = ("file", "body")  # as in agents.editor
 RECEIVERS = ("skilled", "all")  # as in losses.paired
 SKILL_FORMS = ("programs", "texts")  # as in methods.libraries
+DTYPES = ("", "float32", "bfloat16")  # as in models.config; empty is another key's
 IMPORTANCE_LEVELS = ("ratio", "token", "sequence")
 CHAINS = ("scenario", "family", "similarity")  # as in methods.chains
 TASK_LLMS = ("follower", "endpoint", "policy")
@@ -279,6 +280,9 @@ class EngineSettings(config.Settings):
     engine_control_timeout_s: float = setting(
         300.0, "longest time of one control call to a server, such as loading weights, in seconds", above=0, free=True
     )
+    engine_dtype: str = setting(
+        "", "dtype in which the embedded engine computes and keeps; empty: compute_dtype", choices=DTYPES
+    )
     slots: int = setting(64, "sequences the embedded engine holds", low=1, free=True)
     max_length: int = setting(1024, "longest context, in tokens", low=64)
     row_length: int = setting(1024, "length of a packed training row, in tokens", low=64)
@@ -346,6 +350,10 @@ class RunSettings(config.RunConfig):
             self._check_skill_r1()
         if self.engine.engine == "http" and self.agent.choices:
             raise config.ConfigError("choices=True with engine='http': servers cannot sample among choices; drop one")
+        if self.engine.engine == "http" and self.engine.engine_dtype:
+            raise config.ConfigError(
+                f"engine_dtype={self.engine.engine_dtype!r} with engine='http': servers choose their own; drop one"
+            )
         if self.engine.engine == "http" and self.rl.importance_kept:
             raise config.ConfigError(
                 "importance_kept=True with engine='http': servers do not tell under which truncated distribution they "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -38,6 +39,7 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
     """
     sizes = settings.engine
     if sizes.engine == "embedded":
+        model = dataclasses.replace(model, dtype=sizes.engine_dtype or model.dtype)
         config = EngineConfig.for_model(model, sizes.slots, sizes.max_length)
         mesh = jax.sharding.get_mesh()
         cut = not mesh.empty and mesh.shape["tensor"] > 1

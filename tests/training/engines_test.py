@@ -1,9 +1,14 @@
+import asyncio
+
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from sage_jax.config import configure, to_dataclass
 from sage_jax.errors import ConfigError, ServerUnavailableError
-from sage_jax.models import ModelConfig, hf, init_params
+from sage_jax.models import ModelConfig, forward, head_weights, hf, init_params
+from sage_jax.rollout import GenerateRequest, SamplingParams
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.settings import RunSettings
 from sage_jax.testing.faulty_server import FaultyServer
@@ -29,6 +34,50 @@ def test_embedded_is_the_default(params, tmp_path):
     engine = open_engine(settings(), tmp_path, MODEL, params)
     assert isinstance(engine, EmbeddedEngine)
     engine.close()
+
+
+@jax.jit
+def scores(params, ids):
+    """Log-probabilities [T, V] by the learner's forward pass, in float32."""
+    hidden = forward(MODEL, params, ids[None], jnp.arange(len(ids))[None], jnp.ones_like(ids)[None])[0]
+    return jax.nn.log_softmax(hidden @ head_weights(params).T)
+
+
+def gap(params, turn, ids):
+    """Returns how far the engine's log-probabilities of a turn's tokens are from the learner's."""
+    whole = np.asarray(scores(params, jnp.array([*ids, *turn.ids])))
+    places = np.arange(len(ids), len(ids) + len(turn.ids)) - 1
+    return np.abs(whole[places, np.array(turn.ids)] - np.array(turn.logprobs))
+
+
+def test_an_engine_of_lower_precision_is_near_the_learner_and_blind_to_its_neighbours(params, tmp_path):
+    params = jax.tree.map(lambda leaf: leaf * 8 if leaf.ndim > 1 else leaf, params)  # far from uniform
+    rng = np.random.default_rng(0)
+    prompts = [tuple(rng.integers(0, MODEL.vocab_size, 16).tolist()) for _ in range(8)]
+
+    def play(engine, numbers):
+        async def all_at_once():
+            turns = (
+                GenerateRequest(f"r{n}", f"s{n}", prompts[n], SamplingParams(max_new_tokens=40, seed=n))
+                for n in numbers
+            )
+            return await asyncio.gather(*map(engine.generate, turns))
+
+        return asyncio.run(all_at_once())
+
+    gaps = {}
+    for dtype in ("", "bfloat16"):
+        engine = open_engine(settings(engine_dtype=dtype), tmp_path, MODEL, params)
+        together = play(engine, range(8))
+        engine.update_weights(params, 1)  # in float32, as the learner holds them
+        alone = [play(engine, [number])[0] for number in range(2)]
+        engine.close()
+        for one, other in zip(alone, together, strict=False):
+            assert (one.ids, one.logprobs) == (other.ids, other.logprobs)
+        gaps[dtype] = np.concatenate([gap(params, *pair) for pair in zip(together, prompts, strict=True)])
+    assert gaps[""].max() < 1e-4
+    assert 1e-3 < gaps["bfloat16"].mean() < 0.05
+    assert gaps["bfloat16"].max() < 0.5
 
 
 def test_servers_have_the_weights_before_the_first_turn(params, tmp_path, monkeypatch):

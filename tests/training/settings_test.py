@@ -24,6 +24,11 @@ ROOT = pathlib.Path(__file__).parents[2]
             {"engine": "http", "engine_urls": ("http://a",), "importance_kept": True},
             "importance_kept=True with engine='http'",
         ),
+        (
+            {"engine": "http", "engine_urls": ("http://a",), "engine_dtype": "bfloat16"},
+            "engine_dtype='bfloat16' with engine='http'",
+        ),
+        ({"engine_dtype": "float16"}, "'engine_dtype' cannot be 'float16'"),
         ({"method": "ppo"}, "'grpo', 'sage', 'skillmaster'"),
         ({"group_size": 0}, "'group_size' cannot be 0"),
         ({"clip_low": 1.5}, "'clip_low' cannot be 1.5"),
