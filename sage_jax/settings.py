@@ -277,6 +277,9 @@ class EngineSettings(config.Settings):
     engine_urls: tuple[str, ...] = setting((), "addresses of the servers, joined by '+', for engine=http", free=True)
     engine_router: str = setting("", "address of a router that passes turns on to them; empty is none", free=True)
     engine_api_key_env: str = setting("", "environment variable that holds the servers' key; empty is none", free=True)
+    engine_weight_transfer: str = setting(
+        "disk", "how servers get weights: from run_dir, or sent as tensors", choices=("disk", "tensor"), free=True
+    )
     engine_control_timeout_s: float = setting(
         300.0, "longest time of one control call to a server, such as loading weights, in seconds", above=0, free=True
     )

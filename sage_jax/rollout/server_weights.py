@@ -10,25 +10,24 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sage_jax.errors import (
     EngineError,
     ServerProtocolError,
-    ServerRefusedError,
     ServerUnavailableError,
     StaleWeightsError,
 )
 from sage_jax.rollout.http_client import HttpClient
 from sage_jax.rollout.http_types import Answer
 from sage_jax.rollout.server_pool import ServerPool
+from sage_jax.rollout.weight_transfer import Call, Transfer
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"(?:([0-9a-f]{8})-)?([0-9]+)")  # "<trainer>-<version>"; a bare number is someone else's habit
 _QUICK_S = 20.0  # for calls that a sound server answers at once
-Call = Callable[..., Awaitable[Any]]  # (url, path, body, *, method) -> parsed answer
 
 
 class ServerWeights:
@@ -39,9 +38,9 @@ class ServerWeights:
       pushed_again: servers that got the weights again since they had lost them.
     """
 
-    def __init__(self, client: HttpClient, urls: Sequence[str], pool: ServerPool):
-        """Gives nothing yet."""
-        self._client, self._urls, self._pool = client, tuple(urls), pool
+    def __init__(self, client: HttpClient, urls: Sequence[str], pool: ServerPool, transfer: Transfer):
+        """Gives nothing yet; `transfer` hands a folder over."""
+        self._client, self._urls, self._pool, self._transfer = client, tuple(urls), pool, transfer
         # Versions are small numbers that every trainer counts alike: the token tells ours from another's.
         self._trainer = secrets.token_hex(4)
         self.version: int | None = None
@@ -119,8 +118,7 @@ class ServerWeights:
         # "abort": what still runs there belongs to no one who waits.
         await call(url, "/pause_generation", {"mode": "abort"})
         try:
-            wanted = {"model_path": str(folder), "weight_version": self.name(version)}
-            require_success(await call(url, "/update_weights_from_disk", wanted), f"{url}/update_weights_from_disk")
+            await self._transfer(call, url, folder, self.name(version))
             found = await self._served(url, call)
             if found != self.name(version):
                 raise StaleWeightsError(
@@ -188,9 +186,3 @@ def version_number(name: str) -> int:
     """Reads the number in a version's name; weights that no trainer named are our 0."""
     match = _NAME.fullmatch(name)
     return int(match[2]) if match else 0
-
-
-def require_success(found: Any, where: str) -> None:
-    """Raises ServerRefusedError when an answer does not say that a control call did what it should."""
-    if not isinstance(found, dict) or found.get("success") is not True:
-        raise ServerRefusedError(f"{where}: {str(found)[:500]}")

@@ -24,7 +24,8 @@ from sage_jax.rollout.engine import ABORT, LENGTH, GenerateRequest, Generation, 
 from sage_jax.rollout.http_client import BackgroundLoop, HttpClient, HttpOptions
 from sage_jax.rollout.http_types import Answer, generate_body, read_answer
 from sage_jax.rollout.server_pool import ServerPool
-from sage_jax.rollout.server_weights import ServerWeights, require_success, version_number
+from sage_jax.rollout.server_weights import ServerWeights, version_number
+from sage_jax.rollout.weight_transfer import require_success, transfer_named
 
 _COUNTERS = (
     "requests",
@@ -52,6 +53,7 @@ class SglangEngine:
         vocab_size: int,
         max_length: int,
         write_weights: Callable[[Any, int], Path] | None = None,
+        weight_transfer: str = "disk",
     ):
         """Connects to nothing yet.
 
@@ -59,13 +61,17 @@ class SglangEngine:
           options: servers, key, deadlines, retries.
           vocab_size: V of the policy; ids of answers must lie below it.
           max_length: longest context with its output, in tokens; the servers must take as much.
-          write_weights: writes (params, version) to a folder that the servers see; see weights.WeightFolders.
+          write_weights: writes (params, version) to a folder; see weights.WeightFolders.
+          weight_transfer: "disk" has the servers read that folder, which they must see; "tensor" sends what it holds.
+
+        Raises:
+          ConfigError: another `weight_transfer`, or "tensor" without torch.
         """
         self._client = HttpClient(options)
         self._urls, self._router = options.urls, options.router
         self._vocab_size, self._max_length, self._write = vocab_size, max_length, write_weights
         self._pool = ServerPool(self._urls, rest_s=options.rest_s, rest_max_s=options.rest_max_s)
-        self._weights = ServerWeights(self._client, self._urls, self._pool)
+        self._weights = ServerWeights(self._client, self._urls, self._pool, transfer_named(weight_transfer))
         self._busy: dict[str, asyncio.Task] = {}  # by session
         self._numbers = itertools.count()
         self._side_tasks: set[asyncio.Task] = set()
@@ -184,7 +190,7 @@ class SglangEngine:
     # Weights.
 
     def update_weights(self, params: Any, version: int) -> None:
-        """Writes the weights to a folder and has the servers load it; returns when those in reach confirm the version.
+        """Writes the weights to a folder and gives it to the servers; returns when those in reach confirm the version.
 
         Servers that cannot be reached are left out while another one takes the weights; see server_weights.py.
 

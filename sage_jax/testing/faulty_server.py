@@ -81,6 +81,10 @@ class FaultyServer:
       keeps_version: False forgets at once every version it is given.
       status: HTTP status of answers that cannot be read: deep_json, long_number and bad_gzip.
       update_s: seconds that it takes to load weights.
+      weight_bodies: every body of /update_weights_from_tensor, in order.
+      tensor_calls: how many of these calls it answers; later ones are refused.
+      ranks: how many copies of the tensors it wants.
+      session_open: whether an update from tensors has begun and not ended.
       paused: whether generation is held; turns are answered all the same.
       key: API key it asks for; empty asks for none.
       context_length: longest context that it claims to take; None says nothing, as SGLang by default.
@@ -93,6 +97,8 @@ class FaultyServer:
         self.bodies: list[dict[str, Any]] = []
         self.version, self.keeps_version, self.key = "default", True, ""
         self.status, self.update_s, self.paused = 200, 0.0, False
+        self.weight_bodies: list[dict[str, Any]] = []
+        self.tensor_calls, self.ranks, self.session_open = 1_000_000, 1, False
         self.context_length: int | None = None
         self.max_req_input_len: int | None = None
         self._delay, self._plan = delay_s, collections.deque[str]()
@@ -197,16 +203,30 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path in ("/pause_generation", "/continue_generation"):
             server.paused = self.path == "/pause_generation"
             self._send({"status": "ok"})
+        elif self.path in ("/begin_weight_update", "/end_weight_update"):
+            begins = self.path == "/begin_weight_update"
+            self._confirm(server.session_open != begins)
+            server.session_open = begins
+        elif self.path == "/update_weights_from_tensor":
+            server.weight_bodies.append(body)
+            fits = server.session_open and len(body["serialized_named_tensors"]) == server.ranks
+            taken = fits and len(server.weight_bodies) <= server.tensor_calls
+            if taken:
+                server.version = body["weight_version"]
+            self._confirm(taken)
         elif self.path == "/model_info":
             self._send({"weight_version": server.version})
         elif self.path == "/server_info":
-            lengths = ("context_length", "max_req_input_len")
-            self._send({name: getattr(server, name) for name in lengths})
+            lengths = {name: getattr(server, name) for name in ("context_length", "max_req_input_len")}
+            self._send({"tp_size": server.ranks, **lengths})
         else:
             self._send({"status": "ok"})
 
     def _send(self, body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         self._send_bytes(json.dumps(body).encode(), status, headers=headers)
+
+    def _confirm(self, success: bool) -> None:
+        self._send({"success": success, "message": "told so"}, 200 if success else 400)
 
     def _send_bytes(
         self, data: bytes, status: int = 200, length: int | None = None, headers: Mapping[str, str] | None = None

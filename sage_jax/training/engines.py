@@ -29,7 +29,8 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
 
     Args:
       settings: of the run.
-      folder: run folder; weights for servers pass through its folder `weights`, which they must see too.
+      folder: run folder; weights for servers pass through its folder `weights`, which they must see too unless
+        they are sent as tensors.
       model: the policy.
       params: its parameters.
 
@@ -61,6 +62,7 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
         vocab_size=model.vocab_size,
         max_length=sizes.max_length,
         write_weights=WeightFolders(folder / "weights", model, source=settings.policy.model),
+        weight_transfer=sizes.engine_weight_transfer,
     )
     try:
         _check_lengths(client, sizes.max_length)

@@ -114,10 +114,10 @@ def _hidden(model, params, ids, segments):
     return forward(model, params, ids[None], jnp.arange(SCORED)[None], segments[None])[0]
 
 
-def client(urls, model, folders):
+def client(urls, model, folders, **options):
     return SglangEngine(
         HttpOptions(urls, attempts=2), vocab_size=model.vocab_size, max_length=SIZES["max_length"],
-        write_weights=folders,
+        write_weights=folders, **options,
     )  # fmt: skip
 
 
@@ -136,7 +136,9 @@ def subject(request, tmp_path_factory):
             folders = WeightFolders(root / "weights", model, source=SGLANG_MODEL)
             ends = json.loads((pathlib.Path(SGLANG_MODEL) / "config.json").read_text()).get("eos_token_id", [])
             ends = frozenset(ends if isinstance(ends, list) else [ends])
-            made = Subject("sglang", None, model, params, lambda: client((SGLANG_URL,), model, folders), ends)
+            made = Subject(
+                "sglang", None, model, params, lambda **options: client((SGLANG_URL,), model, folders, **options), ends
+            )
         elif request.param == "http":
             params = draw_params(0)
             hf.save(root / "model", MODEL, params, dtype="float32")
@@ -436,6 +438,19 @@ def test_new_weights_are_used(fresh):
     np.testing.assert_allclose(
         result.logprobs, jax.nn.log_softmax(expected)[np.arange(len(result.ids)), np.array(result.ids)], atol=1e-4
     )
+
+
+def test_new_weights_may_be_sent_as_tensors(fresh):
+    if fresh.kind != "sglang":
+        pytest.skip("only SGLang takes tensors")
+    other = jax.tree.map(lambda leaf: leaf * 0.5 if leaf.ndim > 2 else leaf, fresh.params)
+    with contextlib.closing(fresh.another(weight_transfer="tensor")) as engine:
+        sender = dataclasses.replace(fresh, engine=engine, params=other)
+        version = sender.push()
+        requests = [sender.turn(n, length=5 + 37 * n, max_new_tokens=19) for n in range(4)]
+        for request, result in zip(requests, sender.run(*requests), strict=True):
+            assert result.weight_version == version
+            np.testing.assert_allclose(result.logprobs, sender.trainer_logprobs(request, result), rtol=0, atol=1e-4)
 
 
 def test_an_update_forgets_what_was_computed_before(fresh):
