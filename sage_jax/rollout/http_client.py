@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import os
 import random
+import re
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
@@ -92,12 +93,11 @@ def read_key(setting: str, variable: str) -> str:
 
 def check_key(where: str, key: str) -> None:
     """Raises ConfigError for a key that no HTTP header can carry, without telling the key."""
-    for position, character in enumerate(key, 1):
-        if not "!" <= character <= "~":
-            raise ConfigError(
-                f"{where}: character {position} of {len(key)} of the key is no printable ASCII character, or a space; "
-                "copy the key again"
-            )
+    if key and not re.fullmatch(r"[!-~]([ -~]*[!-~])?", key):
+        raise ConfigError(
+            f"{where}: the key has a line break, a character outside ASCII, or white space around it, which no HTTP "
+            "header takes; copy it again"
+        )
 
 
 def _check_url(url: str) -> None:
