@@ -17,6 +17,7 @@ import numpy as np
 from sage_jax.agents.episode import EpisodePlan, Player
 from sage_jax.losses import stream_advantages
 from sage_jax.methods.credit import paired_rewards, step_credit
+from sage_jax.methods.outcomes import failures, means, require_outcome
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
@@ -55,9 +56,13 @@ async def play_round(
       train_tasks: all training tasks.
       bank: shown to the agent, never changed.
       number: of the round, from 0.
+
+    Raises:
+      EngineError: no episode came to an outcome.
     """
     plans = plan_groups(settings, tasks, bank, number, review=False)
     trajectories = await player.play_all(plans, concurrency=settings.agent.concurrency)
+    require_outcome(failures(trajectories), f"round {number + 1}")
     begun = time.monotonic()
     trajectories, metrics = assign_advantages(trajectories, settings)
     metrics |= rollout_metrics(trajectories) | {"time/reward": time.monotonic() - begun}
@@ -142,25 +147,24 @@ def assign_advantages(
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Returns the metrics of a round's rollouts."""
+    """Returns the metrics of a round's rollouts; what nothing is known of is left out."""
     rewarded = [t for t in trajectories if t.reward.value is not None]
     acts = [turn for t in trajectories for turn in t.turns if turn.stream == "act"]
     statuses = [t.reward.status for t in trajectories]
-    metrics = {
-        "reward/mean": _mean([t.reward.value for t in rewarded]),
-        "reward/std": float(np.std([t.reward.value for t in rewarded])) if rewarded else 0.0,
-        "reward/success": _mean([float(t.info["success"]) for t in rewarded]),
-        "reward/score": _mean([float(t.info["score"]) for t in rewarded]),
-        "reward/invalid_actions": _mean([float("not_admissible" in turn.info.get("flags", ())) for turn in acts]),
-        "episode/steps": _mean([float(t.info["steps"]) for t in rewarded]),
-        "episode/truncated": _mean([float(status.value == "truncated") for status in statuses]),
-        "tokens/generated": float(sum(t.info["tokens"] for t in trajectories)),
-    }
+    rewards = [t.reward.value for t in rewarded]
+    metrics = means(
+        {
+            "reward/mean": rewards,
+            "reward/success": [float(t.info["success"]) for t in rewarded],
+            "reward/score": [float(t.info["score"]) for t in rewarded],
+            "reward/invalid_actions": [float("not_admissible" in turn.info.get("flags", ())) for turn in acts],
+            "episode/steps": [float(t.info["steps"]) for t in rewarded],
+            "episode/truncated": [float(status.value == "truncated") for status in statuses],
+        }
+    )
+    metrics |= {"reward/std": float(np.std(rewards))} if rewards else {}
+    metrics["tokens/generated"] = float(sum(t.info["tokens"] for t in trajectories))
     return metrics | {f"status/{status.value}": float(statuses.count(status)) for status in set(statuses)}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0
 
 
 def with_review_reward(trajectory: Trajectory, reward: RewardResult, **info: object) -> Trajectory:

@@ -14,12 +14,11 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from sage_jax.agents.episode import Player
 from sage_jax.methods.chains import ChainRollout, Library, make_chains, pay_chain, play_chains
 from sage_jax.methods.grpo import Round, assign_advantages, rollout_metrics
 from sage_jax.methods.libraries import CodeLibrary, TextLibrary
+from sage_jax.methods.outcomes import failures, means, require_outcome
 from sage_jax.rewards import SageRewardConfig
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
@@ -39,6 +38,9 @@ async def play_round(
     """Plays one round of SAGE (arguments as in grpo.play_round): `tasks` are the first of their chains.
 
     The run's bank is not used: every rollout of a chain begins with nothing.
+
+    Raises:
+      EngineError: no episode came to an outcome.
     """
     own = settings.sage
     chains = make_chains(
@@ -54,6 +56,7 @@ async def play_round(
         temperature=settings.agent.temperature,
         concurrency=settings.agent.concurrency,
     )
+    require_outcome(failures([one for rollout in rollouts for one in rollout.trajectories]), f"round {number + 1}")
     begun = time.monotonic()
     paid = [trajectory for rollout in rollouts for trajectory in pay_chain(rollout, reward_config(settings))]
     trajectories, metrics = assign_advantages(paid, settings)
@@ -97,7 +100,7 @@ def eval_library(settings: RunSettings) -> Callable[[], Library]:
 
 
 def chain_metrics(rollouts: Sequence[ChainRollout], trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Returns what the round's chains made of their libraries."""
+    """Returns what the round's chains made of their libraries; what nothing is known of is left out."""
     later = [
         (bool(used), bool(trajectory.info["success"]))
         for rollout in rollouts
@@ -108,17 +111,17 @@ def chain_metrics(rollouts: Sequence[ChainRollout], trajectories: Sequence[Traje
     parts = [trajectory.reward.parts for trajectory in trajectories if trajectory.reward.value is not None]
     finished = [rollout for rollout in rollouts if len(rollout.trajectories) == len(rollout.chain.tasks)]
     solved = [all(trajectory.info["success"] for trajectory in rollout.trajectories) for rollout in finished]
-    return {
-        "chain/library_size": _mean([len(rollout.library) for rollout in rollouts]),
-        "chain/solved": _mean(solved),
-        "chain/use_rate": _mean([used for used, _ in later]),
-        "chain/success_used": _mean(using),
-        "chain/paid_made": _mean(["made" in part for part in parts]),
-        "chain/paid_used": _mean(["used" in part for part in parts]),
-        "chain/no_code": _mean(["no_code" in part for part in parts]),
-        "chain/dropped": float(sum(len(trajectory.info.get("dropped", ())) for trajectory in trajectories)),
+    metrics = means(
+        {
+            "chain/library_size": [len(rollout.library) for rollout in rollouts],
+            "chain/solved": solved,
+            "chain/use_rate": [used for used, _ in later],
+            "chain/success_used": using,
+            "chain/paid_made": ["made" in part for part in parts],
+            "chain/paid_used": ["used" in part for part in parts],
+            "chain/no_code": ["no_code" in part for part in parts],
+        }
+    )
+    return metrics | {
+        "chain/dropped": float(sum(len(trajectory.info.get("dropped", ())) for trajectory in trajectories))
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0

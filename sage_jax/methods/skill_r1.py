@@ -30,6 +30,7 @@ from sage_jax.agents.tool_agent import TaskRollout, ToolAgent
 from sage_jax.errors import ConfigError, EngineError
 from sage_jax.losses import generation_advantages
 from sage_jax.losses.generations import MODES
+from sage_jax.methods.outcomes import failure, means
 from sage_jax.seeding import derive_seed
 from sage_jax.skills.folders import SkillFile
 from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
@@ -79,10 +80,17 @@ class SkillR1Options:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One sibling: what was written (None when the engine failed) and its rollouts (none when it is no skill)."""
+    """One sibling.
+
+    Attributes:
+      written: None when the engine failed.
+      rollouts: none when it is no skill.
+      error: of the engine.
+    """
 
     written: Written | None
     rollouts: tuple[TaskRollout, ...]
+    error: str = ""
 
     def rewards(self, count: int) -> list[float | None]:
         """Returns K rewards; None where there is none."""
@@ -177,8 +185,8 @@ async def evolve(
         name = f"skill/{key}/{generation}/{sibling}"
         try:
             written = await editor.write(name, prompt, derive_seed(seed, "skill-r1/skill", name), parent)
-        except EngineError:
-            return Candidate(None, ())
+        except EngineError as error:
+            return Candidate(None, (), str(error))
         return Candidate(written, await play(written.skill, generation) if written.skill else ())
 
     history = [Attempt(0, seed_skill, await play(seed_skill, 0))]
@@ -243,8 +251,18 @@ def reward_arrays(
     return rewards, valid, kept
 
 
-def generation_curve(evolutions: Sequence[Evolution], options: SkillR1Options) -> list[tuple[float, float]]:
-    """Returns (mean reward, share of instances solved by any rollout so far) for the seed and each generation."""
+def failures(evolutions: Sequence[Evolution]) -> tuple[list[str], list[str]]:
+    """Returns why each rollout of the task LLM has no outcome, and why each skill was not written; "" where it did."""
+    played = [rollout for evolution in evolutions for rollout in _rollouts(evolution)]
+    lost = [failure(rollout.reward, str(rollout.info["ended_by"])) for rollout in played]
+    return lost, [candidate.error for candidate in _candidates(evolutions)]
+
+
+def generation_curve(evolutions: Sequence[Evolution], options: SkillR1Options) -> list[tuple[float | None, float]]:
+    """Returns (mean reward, share of instances solved by any rollout so far) for the seed and each generation.
+
+    The mean of a generation without any reward is None.
+    """
     curve, solved = [], set()
     for generation in range(options.generations + 1):
         rewards = []
@@ -253,36 +271,42 @@ def generation_curve(evolutions: Sequence[Evolution], options: SkillR1Options) -
             rewards += found
             if any(reward > 0 for reward in found):
                 solved.add(number)
-        curve.append((float(np.mean(rewards)) if rewards else 0.0, len(solved) / max(len(evolutions), 1)))
+        curve.append((float(np.mean(rewards)) if rewards else None, len(solved) / max(len(evolutions), 1)))
     return curve
 
 
 def round_metrics(
     evolutions: Sequence[Evolution], options: SkillR1Options, trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:
-    """Returns the metrics of a round, named as in metrics/names.py."""
+    """Returns the metrics of a round, named as in metrics/names.py; what nothing is known of is left out."""
     played = [rollout for evolution in evolutions for rollout in _rollouts(evolution)]
     rewarded = [rollout for rollout in played if rollout.reward.value is not None]
-    written = [c.written for e in evolutions for siblings in e.generations for c in siblings if c.written]
-    means = [c.mean(options.rollouts) for e in evolutions for siblings in e.generations for c in siblings]
+    rewards = [rollout.reward.value for rollout in rewarded]
+    written = [candidate.written for candidate in _candidates(evolutions) if candidate.written]
+    skills = [candidate.mean(options.rollouts) for candidate in _candidates(evolutions)]
     advantages = [turn.advantage for t in trajectories for turn in t.turns if turn.advantage is not None]
-    metrics = {
-        "reward/mean": _mean([rollout.reward.value for rollout in rewarded]),
-        "reward/std": float(np.std([rollout.reward.value for rollout in rewarded])) if rewarded else 0.0,
-        "reward/success": _mean([float(rollout.info["success"]) for rollout in rewarded]),
-        "episode/steps": _mean([float(rollout.info["steps"]) for rollout in rewarded]),
-        "episode/truncated": _mean([float(r.reward.status is Status.TRUNCATED) for r in played]),
+    metrics = means(
+        {
+            "reward/mean": rewards,
+            "reward/success": [float(rollout.info["success"]) for rollout in rewarded],
+            "episode/steps": [float(rollout.info["steps"]) for rollout in rewarded],
+            "episode/truncated": [float(r.reward.status is Status.TRUNCATED) for r in played],
+            "skill/reward": [mean for mean in skills if mean is not None],
+            "skill/unreadable": [float(one.skill is None) for one in written],
+            "skill/tokens": [float(len(one.turn.output_ids)) for one in written],
+        }
+    )
+    metrics |= {"reward/std": float(np.std(rewards))} if rewards else {}
+    metrics |= {
         "tokens/generated": float(sum(len(one.turn.output_ids) for one in written)),
         "skill/written": float(len(written)),
-        "skill/reward": _mean([mean for mean in means if mean is not None]),
-        "skill/unreadable": _mean([float(one.skill is None) for one in written]),
-        "skill/tokens": _mean([float(len(one.turn.output_ids)) for one in written]),
         "advantage/skill_std": float(np.std(advantages)) if advantages else 0.0,
         "task_llm/tokens": float(sum(rollout.info["tokens"] for rollout in played)),
         "task_llm/cost": float(sum(rollout.info["cost"] for rollout in played)),
     }
     for number, (mean, solved) in enumerate(generation_curve(evolutions, options)):
-        metrics |= {f"generation/{number}/reward": mean, f"generation/{number}/solved": solved}
+        metrics |= {} if mean is None else {f"generation/{number}/reward": mean}
+        metrics[f"generation/{number}/solved"] = solved
     statuses = collections.Counter(rollout.reward.status.value for rollout in played)
     return metrics | {f"status/{name}": float(count) for name, count in statuses.items()}
 
@@ -315,6 +339,10 @@ def _kept_rewards(evolution: Evolution, generation: int, count: int) -> list[flo
     else:
         rewards = []
     return [reward for reward in rewards if reward is not None]
+
+
+def _candidates(evolutions: Sequence[Evolution]) -> list[Candidate]:
+    return [one for evolution in evolutions for siblings in evolution.generations for one in siblings]
 
 
 def _rollouts(evolution: Evolution) -> list[TaskRollout]:
@@ -354,7 +382,3 @@ def _candidate_json(candidate: Candidate, kept: bool) -> dict[str, Any]:
 def _rollout_json(rollout: TaskRollout) -> Mapping[str, Any]:
     reward = {"reward": rollout.reward.value, "status": rollout.reward.status.value}
     return {**reward, "answer": rollout.answer, **rollout.info}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else 0.0

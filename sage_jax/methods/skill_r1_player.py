@@ -11,6 +11,7 @@ from sage_jax.agents.editor import Editor
 from sage_jax.agents.tool_agent import TaskRollout
 from sage_jax.methods import skill_r1
 from sage_jax.methods.grpo import Round
+from sage_jax.methods.outcomes import failure, require_outcome
 from sage_jax.methods.skill_r1 import Evolution, SkillR1Options
 from sage_jax.metrics.evaluation import EpisodeOutcome
 from sage_jax.seeding import derive_seed
@@ -42,11 +43,17 @@ class SkillR1Player:
         self, player: object, settings: RunSettings, tasks: Sequence[Task], train_tasks: Sequence[Task],
         bank: SkillBank, number: int,
     ) -> Round:  # fmt: skip
-        """Evolves a skill for each task and pays each generation (arguments as in grpo.play_round)."""
+        """Evolves a skill for each task and pays each generation (arguments as in grpo.play_round).
+
+        Raises:
+          EngineError: no rollout of the task LLM came to an outcome, or no skill was written.
+        """
         options = self.options()
         evolutions = await skill_r1.evolve_all(
             self.editor, self.agent, tasks, self.seed_skill, options, seed=settings.seed, tag=str(number)
         )
+        for failed, kind in zip(skill_r1.failures(evolutions), ("rollouts", "skills"), strict=True):
+            require_outcome(failed, f"round {number + 1}, {kind}")
         on_policy = settings.rl.epochs * settings.rl.minibatches == 1
         trajectories = skill_r1.assign_advantages(
             evolutions, options, on_policy=on_policy, keep_flat=settings.rl.kl_coef > 0
@@ -97,7 +104,16 @@ class SkillR1Player:
 def _outcome(split: str, with_skill: bool, rollout: TaskRollout) -> EpisodeOutcome:
     value, info = rollout.reward.value, rollout.info
     success = None if value is None else value > 0
-    return EpisodeOutcome(split, with_skill, rollout.task.family, success, info["steps"], info["tokens"], info["score"])
+    return EpisodeOutcome(
+        split,
+        with_skill,
+        rollout.task.family,
+        success,
+        info["steps"],
+        info["tokens"],
+        info["score"],
+        error=failure(rollout.reward, str(info["ended_by"])),
+    )
 
 
 def _last_outcome(split: str, evolution: Evolution) -> EpisodeOutcome:
@@ -106,4 +122,5 @@ def _last_outcome(split: str, evolution: Evolution) -> EpisodeOutcome:
     if last.rollouts:
         return _outcome(split, True, last.rollouts[0])
     success = None if last.written is None else False
-    return EpisodeOutcome(split, True, evolution.task.family, success, 0, 0, None if success is None else 0.0)
+    score = None if success is None else 0.0
+    return EpisodeOutcome(split, True, evolution.task.family, success, 0, 0, score, error=last.error)

@@ -21,6 +21,7 @@ import numpy as np
 from sage_jax.agents.episode import EpisodePlan, Player
 from sage_jax.agents.parsing import ReviewParse, parse_review
 from sage_jax.methods.grpo import Round, assign_advantages, plan_groups, rollout_metrics, with_review_reward
+from sage_jax.methods.outcomes import failures, means, require_outcome
 from sage_jax.metrics.names import REVIEW_OUTCOMES
 from sage_jax.rewards import (
     NO_EDIT,
@@ -60,9 +61,10 @@ async def play_round(
     bank: SkillBank,
     number: int,
 ) -> Round:
-    """Plays one round of SkillMaster (arguments as in grpo.play_round; probes come from `train_tasks`)."""
+    """Plays one round of SkillMaster (arguments and errors as in grpo.play_round; probes come from `train_tasks`)."""
     plans = plan_groups(settings, tasks, bank, number, review=True)
     trajectories = await player.play_all(plans, concurrency=settings.agent.concurrency)
+    require_outcome(failures(trajectories), f"round {number + 1}")
     metrics, begun = rollout_metrics(trajectories), time.monotonic()
     reviews = read_reviews(trajectories, bank, number)
     utilities: Mapping[int, RewardResult] = {}
@@ -146,8 +148,7 @@ async def measure_utilities(
     known = [value.value for value in utilities.values() if value.value is not None]
     metrics = {
         "utility/edits": len(edits),
-        "utility/mean": float(np.mean(known)) if known else 0.0,
-        "utility/positive_share": float(np.mean([value > 0 for value in known])) if known else 0.0,
+        **means({"utility/mean": known, "utility/positive_share": [value > 0 for value in known]}),
         "utility/probe_requested": plan.requested,
         "utility/probe_run": plan.run,
         "utility/probe_saved": plan.saved,
@@ -247,6 +248,6 @@ def review_metrics(
     return {
         "review/turns": float(len(reviews)),
         "review/valid": sum(kind in valid for kind in kinds) / len(kinds),
-        "review/reward": float(np.mean(known)) if known else 0.0,
+        **means({"review/reward": known}),
         **shares,
     }

@@ -36,6 +36,7 @@ class EpisodeOutcome:
       scenario: the scenario of the task, "" where tasks come alone.
       used: whether a skill that was shown was used; None when none was shown, or it is not known.
       library: size of the library at the end of its chain; None without one.
+      error: why the infrastructure failed; "" when it did not.
     """
 
     split: str
@@ -48,6 +49,7 @@ class EpisodeOutcome:
     scenario: str = ""
     used: bool | None = None
     library: int | None = None
+    error: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,7 +60,8 @@ def generations_table(record: Record) -> list[str]:
             runs = [run.generations.get(tag, {}).get(split) for run in record.runs if run.variant == variant]
             found = [[(point["reward"], point["solved"]) for point in points] for points in runs if points]
             if found:
-                curves[name] = [f"{reward:.0f} / {solved:.0f}" for reward, solved in 100 * np.mean(found, axis=0)]
+                means = 100 * np.mean(np.array(found, float), axis=0)  # nan where a generation had no reward
+                curves[name] = [f"{reward:.0f} / {solved:.0f}" for reward, solved in means]
         last = max((len(cells) for cells in curves.values()), default=0)
         lines += ["", *_head([split, *(f"generation {number}" for number in range(last))])]
         lines += [line for name, cells in curves.items() for line in _row(name, cells + [""] * (last - len(cells)))]

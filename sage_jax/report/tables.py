@@ -160,7 +160,8 @@ def generation_tables(
             table.add_column(f"{tag}, solved")
         for points in itertools.zip_longest(*(curves[tag][split] for tag in tags)):
             number = next(point["generation"] for point in points if point)
-            cells = [f"{100 * point[key]:.0f} %" if point else "-" for point in points for key in ("reward", "solved")]
+            values = [point and point[key] for point in points for key in ("reward", "solved")]
+            cells = ["-" if value is None else f"{100 * value:.0f} %" for value in values]
             table.add_row(str(number), *cells)
         tables.append(table)
     return tables

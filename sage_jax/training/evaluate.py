@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from sage_jax.agents.episode import EpisodePlan, Player
+from sage_jax.methods.outcomes import failures, require_outcome
 from sage_jax.methods.skill_r1 import generation_curve, write_banks
 from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.evaluation import EpisodeOutcome
@@ -83,10 +84,22 @@ async def evaluate(
             steps=trajectory.info["steps"],
             tokens=trajectory.info["tokens"],
             score=trajectory.info["score"],
+            error=failures([trajectory])[0],
         )
         for (split, retrieval), trajectory in zip(kinds, played, strict=True)
     ]
     return outcomes, played
+
+
+def check_outcomes(outcomes: Sequence[EpisodeOutcome], what: str) -> bool:
+    """Checks that an evaluation has outcomes; returns whether all its episodes have one.
+
+    Raises:
+      EngineError: none has one. The message has the first reason.
+    """
+    failed = [outcome.error if outcome.success is None else "" for outcome in outcomes]
+    require_outcome(failed, what)
+    return not any(failed)
 
 
 async def evaluate_skills(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sage_jax.agents.episode import Player
 from sage_jax.methods.chains import Chain, ChainRollout, Library, link_of, play_chains
 from sage_jax.methods.libraries import FixedBank, NoLibrary
+from sage_jax.methods.outcomes import failures
 from sage_jax.methods.sage import eval_library
 from sage_jax.metrics.evaluation import EpisodeOutcome
 from sage_jax.metrics.progress import show_progress
@@ -130,6 +131,7 @@ def _outcomes(split: str, retrieval: bool, rollout: ChainRollout, sage: bool) ->
             scenario=str(trajectory.task.payload.get("scenario", "")),
             used=bool(used) if sage and (trajectory.info.get("programs") or trajectory.info.get("skills")) else None,
             library=len(rollout.library) if retrieval and sage else None,
+            error=failures([trajectory])[0],
         )
         for trajectory, used in zip(rollout.trajectories, rollout.used, strict=True)
     ]

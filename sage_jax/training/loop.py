@@ -33,7 +33,7 @@ from sage_jax.skills import SkillBank, save_bank
 from sage_jax.training.ahead import Ahead
 from sage_jax.training.batches import place_batch
 from sage_jax.training.cold_start import cold_start
-from sage_jax.training.evaluate import evaluate, evaluate_skills
+from sage_jax.training.evaluate import check_outcomes, evaluate, evaluate_skills
 from sage_jax.training.processes import RunWriter, is_first, once, whole_arrays
 from sage_jax.training.profile import Trace, parse_steps
 from sage_jax.training.session import Session, importance_level, open_session
@@ -205,12 +205,14 @@ def play_and_learn(
         decode = session.tokenizer.decode
         write_trajectories(session.folder, number + 1, result.trajectories, decode=decode)
         (session.folder / "bank.json").write_text(json.dumps(result.bank.snapshot(), indent=1) + "\n")
-    shown = {"success": metrics["reward/success"], "steps": metrics["episode/steps"]}
-    if "loss/engine_gap" in metrics:
-        shown["engine gap"] = metrics["loss/engine_gap"]
-    if "utility/mean" in metrics:
-        shown |= {"utility": metrics["utility/mean"], "skills": metrics["bank/size"]}
-    return state, result.bank, shown
+    shown = {
+        "success": "reward/success",
+        "steps": "episode/steps",
+        "engine gap": "loss/engine_gap",
+        "utility": "utility/mean",
+        "skills": "bank/size",
+    }
+    return state, result.bank, {word: metrics[name] for word, name in shown.items() if name in metrics}
 
 
 def play(session: Session, bank: SkillBank, number: int) -> Any:
@@ -322,7 +324,13 @@ def learn(
 def run_evaluation(
     session: Session, params: Any, bank: SkillBank, tag: str, writer: RunWriter, step: int
 ) -> list[EvalRow]:
-    """Evaluates, or reads eval/<tag>.json where an earlier start left the same evaluation; writes its metrics."""
+    """Evaluates, or reads eval/<tag>.json where an earlier start left the same evaluation; writes its metrics.
+
+    One in which episodes failed is written but not stamped as complete: a start that comes to it again plays it again.
+
+    Raises:
+      EngineError: every episode failed; nothing is written.
+    """
     path, started = session.folder / "eval" / f"{tag}.json", time.monotonic()
     rows = once(lambda: read_rows(path) if stamp_of(path) == stamp(session.settings, step) else None)
     if rows is None:
@@ -334,10 +342,15 @@ def run_evaluation(
                 return session.runner.run(evaluate_skills(session.skill_player, session.settings, tasks, path))
             return session.runner.run(evaluate(session.player, session.settings, tasks, bank))[0]
 
-        rows = summarise(once(play))
+        outcomes = once(play)
+        complete = check_outcomes(outcomes, f"evaluation {tag!r}")
+        rows = summarise(outcomes)
         if is_first():
+            beside = path.with_suffix(".stamp")
+            beside.unlink(missing_ok=True)  # an older one would vouch for the new file
             write_rows(path, rows)
-            path.with_suffix(".stamp").write_text(json.dumps(stamp(session.settings, step)))
+            if complete:
+                beside.write_text(json.dumps(stamp(session.settings, step)))
     # The line of an earlier start was cut off with everything behind the checkpoint.
     writer.write(step, metrics_of(rows) | {"time/eval": time.monotonic() - started})
     return rows

@@ -17,7 +17,7 @@ from sage_jax.models.memory import estimate
 from sage_jax.models.sharding import parse_mesh
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
-from sage_jax.training.evaluate import evaluate, evaluate_skills
+from sage_jax.training.evaluate import check_outcomes, evaluate, evaluate_skills
 from sage_jax.training.optimizer import make_optimizer, rl_options
 from sage_jax.training.session import load_policy, model_config, open_session, policy_mesh, with_adapters
 from sage_jax.training.state import abstract_on_mesh, abstract_state
@@ -27,6 +27,9 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
     """Evaluates the newest checkpoint of the run folder, or the model folder, and writes eval/<tag>.json.
 
     The bank is the checkpoint's, else the skill file named by `bank`. Returns the file written.
+
+    Raises:
+      EngineError: every episode failed; nothing is written.
     """
     folder = pathlib.Path(settings.run_dir)
     with open_session(settings, folder, training=False) as session:
@@ -41,6 +44,7 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
             outcomes = session.runner.run(evaluate_skills(session.skill_player, settings, tasks, path))
         else:
             outcomes, _ = session.runner.run(evaluate(session.player, settings, tasks, bank))
+    check_outcomes(outcomes, f"evaluation {tag!r}")
     rows = summarise(outcomes)
     write_rows(path, rows)
     path.with_suffix(".stamp").unlink(missing_ok=True)  # a training run with this tag evaluates anew

@@ -8,7 +8,8 @@ import pytest
 
 from sage_jax.config import to_dataclass
 from sage_jax.data.packing import pack, trajectories_to_sequences
-from sage_jax.methods import grpo
+from sage_jax.errors import EngineError
+from sage_jax.methods import grpo, skillmaster
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.types import RewardResult, Status, Task
@@ -158,8 +159,23 @@ def test_metrics_of_rollouts_leave_failures_out(make_trajectory):
 
 def test_metrics_of_a_round_in_which_everything_failed(make_trajectory):
     metrics = grpo.rollout_metrics([make_trajectory("g", [None], status=Status.ENGINE_ERROR)])
-    assert metrics["reward/mean"] == metrics["reward/success"] == metrics["reward/std"] == 0.0
+    assert not [name for name in metrics if name.startswith("reward/") and name != "reward/invalid_actions"]
     assert metrics["status/engine_error"] == 1
+
+
+def test_a_round_in_which_everything_failed_is_an_error_with_the_first_reason(make_trajectory):
+    class Player:
+        async def play_all(self, plans, *, concurrency):
+            return [lost(plan, number) for number, plan in enumerate(plans)]
+
+    def lost(plan, number):
+        trajectory = make_trajectory(plan.group, [None], status=Status.ENGINE_ERROR, task=plan.task)
+        return dataclasses.replace(trajectory, info={**trajectory.info, "error": f"server {number} is gone"})
+
+    tasks = [Task("t0", "alfworld", "train", "f")]
+    for method in (grpo, skillmaster):
+        with pytest.raises(EngineError, match=r"round 5: none of its 2 .*engine_error: server 0 is gone"):
+            asyncio.run(method.play_round(Player(), settings(group_size=2), tasks, tasks, SkillBank(), 4))
 
 
 def test_a_review_reward_is_put_on_the_last_turn(make_trajectory):

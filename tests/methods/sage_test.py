@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from sage_jax.config import to_dataclass
+from sage_jax.errors import EngineError
 from sage_jax.methods import sage
 from sage_jax.metrics.names import check_names
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
-from sage_jax.types import RewardResult, Task, Trajectory, Turn
+from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
 
 TASKS = [Task(f"{s}_{i}", "appworld", "train", "f", {"scenario": s, "instruction": s}) for s in "ab" for i in range(3)]
 DEFINE = "def solve():\n    return 1\nprint(solve())"
@@ -37,6 +38,21 @@ def run():
     values = {"method": "sage", "advantage": "mean", "group_stats": "episodes", "group_size": 2}
     values |= {"benchmark": "appworld_lite", "eval_splits": ("test_normal",)}
     return to_dataclass(values, RunSettings)
+
+
+def test_a_round_in_which_everything_failed_is_an_error_with_the_first_reason(run):
+    class Lost:
+        async def play(self, plan):
+            info = {"success": False, "score": 0.0, "ended_by_turn": False, "steps": 0, "tokens": 0, "error": "gone"}
+            reward = RewardResult(None, Status.TIMEOUT)
+            return Trajectory(plan.task, plan.group, plan.seed, (), reward, {**info, "dropped": {}})
+
+    with pytest.raises(EngineError, match="round 5: none of its 2 .*timeout: gone"):
+        asyncio.run(sage.play_round(Lost(), run, [TASKS[0]], TASKS, SkillBank(), 4))
+
+
+def test_what_nothing_is_known_of_is_no_number():
+    assert sage.chain_metrics([], []) == {"chain/dropped": 0.0}
 
 
 def test_a_round(run):

@@ -1,6 +1,7 @@
 """Rounds and evaluations of Skill-R1 with the local task LLM on generated sites; the editor's texts are scripted."""
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from sage_jax.config import to_dataclass
 from sage_jax.data.editor_corpus import SEED_SKILL, editor_words, skill_body
 from sage_jax.data.word_tokenizer import build_tokenizer
 from sage_jax.envs.webwalker import TwinOptions, WebwalkerFactory, make_tasks
+from sage_jax.errors import EngineError
 from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.evaluation import summarise
 from sage_jax.metrics.names import check_names
@@ -68,6 +70,26 @@ def test_a_round(player, tmp_path):
     (bank,) = map(json.loads, (tmp_path / "banks" / "000005.jsonl").read_text().splitlines())
     assert [c["kept"] for c in bank["generations"][1]] == [True, False]
     assert [result.metrics[f"generation/{g}/reward"] for g in range(3)] == [0.0, 0.0, 1.0]
+
+
+def test_a_round_without_any_skill_or_any_rollout_is_an_error(player, tmp_path):
+    player, engine = player
+    hard = [task for task in TASKS["train"] if task.family == "single_source-hard"]
+
+    def play(player):
+        return asyncio.run(player.play_round(None, player.settings, hard, (), SkillBank(), 4))
+
+    class Gone:
+        async def complete(self, request):
+            raise EngineError("the endpoint is gone")
+
+    agent = ToolAgent(Gone(), player.agent.pool, player.agent.options)
+    with pytest.raises(EngineError, match="round 5, rollouts: none of its .*the endpoint is gone"):
+        play(dataclasses.replace(player, agent=agent))
+    engine.close()
+    with pytest.raises(EngineError, match="round 5, skills: none of its 2 .*scripted engine is closed"):
+        play(player)
+    assert not (tmp_path / "banks").exists()
 
 
 def test_an_evaluation(player, tmp_path):

@@ -13,9 +13,10 @@ import optax
 import pytest
 
 from sage_jax.config import to_dataclass
-from sage_jax.errors import NumericsError
+from sage_jax.errors import EngineError, NumericsError
 from sage_jax.metrics import MetricsWriter, read_jsonl, read_metrics
 from sage_jax.models import preset
+from sage_jax.report.tables import cell_text
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.training import loop
@@ -23,7 +24,7 @@ from sage_jax.training.ahead import Ahead
 from sage_jax.training.session import Session
 from sage_jax.training.state import TrainState
 from sage_jax.training.step import LossOptions, make_logprob_fn, make_update_step
-from sage_jax.types import RewardResult, Task, Trajectory, Turn
+from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
 
 
 def trajectory(advantages, seed=0):
@@ -244,6 +245,54 @@ def test_the_clock_books_each_phase_once():
     clock.move("rollout", "reward", seconds["time/rollout"] / 2)
     moved = clock.seconds()
     assert moved["time/reward"] == moved["time/rollout"] == pytest.approx(seconds["time/rollout"] / 2)
+
+
+def lost(plan):
+    info = {"success": False, "score": 0.0, "steps": 0, "tokens": 0, "error": "the server is gone"}
+    return Trajectory(plan.task, plan.group, plan.seed, (), RewardResult(None, Status.ENGINE_ERROR), info)
+
+
+class Losing:
+    """Plays like another player, but loses the episodes that `loses` names by their number."""
+
+    def __init__(self, player, loses):
+        self.player, self.loses = player, loses
+
+    async def play_all(self, plans, **options):
+        played = await self.player.play_all(plans, **options)
+        pairs = enumerate(zip(plans, played, strict=True))
+        return [lost(plan) if self.loses(number) else one for number, (plan, one) in pairs]
+
+
+def test_a_round_without_an_outcome_is_an_error_and_writes_nothing(tiny_session, tmp_path):
+    player = Losing(tiny_session.player, lambda number: True)
+    session = dataclasses.replace(tiny_session, folder=tmp_path, player=player)
+    state, ahead = new_state(session), Ahead(session.runner)
+    message = "round 22: none of its 6 .*the server is gone"
+    with MetricsWriter(tmp_path, tensorboard=False) as writer, pytest.raises(EngineError, match=message):
+        loop.play_and_learn(session, state, session.params, SkillBank(), 21, writer, ahead)
+    assert read_metrics(tmp_path) == []
+    assert not (tmp_path / "rounds").exists()
+
+
+def test_an_evaluation_is_complete_when_no_episode_failed(tiny_session, tmp_path):
+    (tmp_path / "eval").mkdir()
+    files = {name: tmp_path / "eval" / f"after.{name}" for name in ("json", "stamp")}
+
+    def evaluate(loses, step):
+        session = dataclasses.replace(tiny_session, folder=tmp_path, player=Losing(tiny_session.player, loses))
+        with MetricsWriter(tmp_path, tensorboard=False) as writer:
+            return loop.run_evaluation(session, session.params, SkillBank(), "after", writer, step)
+
+    with pytest.raises(EngineError, match="evaluation 'after': none of its .*the server is gone"):
+        evaluate(lambda number: True, 31)
+    assert not any(path.exists() for path in files.values())
+    rows = evaluate(lambda number: number == 0, 32)
+    assert (rows[0].failed, files["json"].exists(), files["stamp"].exists()) == (1, True, False)
+    assert "1 failed" in cell_text(rows[0])[1]
+    whole = evaluate(lambda number: False, 33)  # played again, since it was not complete
+    assert (whole[0].failed, files["stamp"].exists()) == (0, True)
+    assert evaluate(lambda number: True, 33) == whole  # complete: read and not played
 
 
 def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_path):
