@@ -27,6 +27,10 @@ class EngineError(SageError):
     """Generation failed or answered something that cannot be right."""
 
 
+class AbortedError(EngineError):
+    """The engine was told to end a turn before it was over, by the trainer or by another user of a server."""
+
+
 class ServerUnavailableError(EngineError):
     """A server could not be reached, did not answer in time, or answered 429 or 5xx until the retries were used up.
 

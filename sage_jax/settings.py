@@ -7,6 +7,7 @@ run is continued.
 from __future__ import annotations
 
 import dataclasses
+import urllib.parse
 
 from sage_jax import config
 from sage_jax.benchmarks import BENCHMARKS, GROUPS, Benchmark
@@ -96,6 +97,21 @@ class AgentSettings(config.Settings):
     choices: bool = setting(False, "sample only admissible actions (reported apart)")
     concurrency: int = setting(64, "episodes played at one time", low=1, free=True)
     episode_timeout_s: float = setting(600.0, "longest time of an episode, in seconds", above=0, free=True)
+    straggler_factor: float = setting(
+        0.0,
+        "3/4 of a round over, episodes that take this many times the median are dropped; 0 waits",
+        low=0,
+        free=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Checks each field."""
+        super().__post_init__()
+        if 0 < self.straggler_factor < 1:
+            raise config.ConfigError(
+                f"straggler_factor={self.straggler_factor}: half of all episodes take longer than that; use 0 to wait "
+                "for all, or a factor of the median of 1 or more, such as 3"
+            )
 
     @property
     def truncates(self) -> bool:
@@ -337,6 +353,12 @@ class RunSettings(config.RunConfig):
                 f"engine={self.engine.engine!r} with engine_urls={self.engine.engine_urls!r}: "
                 "engine=http needs the address of every server, and engine=embedded has none"
             )
+        if self.engine.engine == "embedded" and (self.engine.engine_router or self.engine.engine_api_key_env):
+            raise config.ConfigError(
+                f"engine='embedded' with engine_router={self.engine.engine_router!r} and "
+                f"engine_api_key_env={self.engine.engine_api_key_env!r}: both are of servers; use engine='http' with "
+                "engine_urls, or leave them empty"
+            )
         if self.rl.ratio_level == "sequence" and self.rl.aggregation != "sequence_mean":
             raise config.ConfigError(
                 f"ratio_level='sequence' with aggregation={self.rl.aggregation!r}: a ratio of whole sequences needs "
@@ -400,6 +422,13 @@ class RunSettings(config.RunConfig):
                 f"task_llm={task.task_llm!r} with task_url={task.task_url!r} and task_model={task.task_model!r}: "
                 "an endpoint needs both, and the follower neither"
             )
+        servers = {_place(url) for url in (*self.engine.engine_urls, self.engine.engine_router) if url}
+        if task.task_url and _place(task.task_url) in servers:
+            raise config.ConfigError(
+                f"task_url={task.task_url!r} with engine_urls={self.engine.engine_urls!r} and "
+                f"engine_router={self.engine.engine_router!r}: that server is given the weights that are trained, and "
+                "the task LLM must stay as it is; serve it apart"
+            )
         if task.task_llm != "policy" and self.tasks.benchmark not in TOOL_BENCHMARKS:
             raise config.ConfigError(
                 f"method='skillr1' with benchmark={self.tasks.benchmark!r} and task_llm={task.task_llm!r}: a task "
@@ -429,3 +458,11 @@ class RunSettings(config.RunConfig):
         return BENCHMARKS[tasks.benchmark](
             own, source=tasks.source, cache=cache_folder(tasks.cache), processes=max(tasks.env_workers, 1)
         )
+
+
+def _place(url: str) -> tuple[str, int | None]:
+    """Returns the machine and port of an address, whose path and spelling may differ."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    usual = {"http": 80, "https": 443}.get(parts.scheme)
+    return "127.0.0.1" if host in ("localhost", "::1") else host, parts.port or usual

@@ -19,6 +19,8 @@ class Status(enum.StrEnum):
     ENV_ERROR = "env_error"  # the environment crashed: no reward
     ENGINE_ERROR = "engine_error"  # generation failed: no reward
     TIMEOUT = "timeout"  # a deadline of ours passed: no reward
+    STRAGGLER = "straggler"  # it took far longer than the others of its round and was ended: no reward
+    ABORTED = "aborted"  # the engine was told to end its turn: no reward
 
     @property
     def has_reward(self) -> bool:
@@ -65,6 +67,15 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
+class VersionSpan:
+    """Output tokens [start, end) were sampled by weights `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Turn:
     """One model output and the tokens that were added to its context just before it.
 
@@ -76,7 +87,9 @@ class Turn:
       starts_context: True when the context begins here (step-wise prompts), False when it continues the previous turn.
       sampled_logprobs: log-probability of each output id under the distribution it was drawn from, truncated and
         renormalised; None where the engine does not tell.
-      weight_version: version of the weights that sampled the output.
+      weight_version: version of the weights at the end of the output.
+      weight_versions: spans of the output by the version that sampled them, in order; several only where new weights
+        came in mid-turn. Empty where the engine does not tell.
       finish_reason: "stop", "length" or "abort".
       reward: this turn's own shaping or skill reward; None when the turn only shares the trajectory's reward.
       advantage: filled once the group is complete; None means "leave this turn out of the loss".
@@ -89,6 +102,7 @@ class Turn:
     logprobs: tuple[float, ...]
     starts_context: bool
     weight_version: int = 0
+    weight_versions: tuple[VersionSpan, ...] = ()
     finish_reason: str = "stop"
     reward: RewardResult | None = None
     advantage: float | None = None

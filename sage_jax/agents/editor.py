@@ -14,7 +14,7 @@ from typing import Any
 from sage_jax.agents.chat import ChatTemplate
 from sage_jax.agents.tool_agent import TaskRollout
 from sage_jax.errors import ConfigError, EngineError, SkillError
-from sage_jax.rollout.engine import ABORT, LENGTH, Engine, GenerateRequest, SamplingParams
+from sage_jax.rollout.engine import LENGTH, Engine, GenerateRequest, SamplingParams, require_whole
 from sage_jax.skills.folders import SkillFile, parse_skill
 from sage_jax.types import Turn
 
@@ -139,11 +139,11 @@ class Editor:
             seed=seed,
         )
         try:
-            result = await self._engine.generate(GenerateRequest(name, name, prompt, sampling))
+            result = require_whole(await self._engine.generate(GenerateRequest(name, name, prompt, sampling)), name)
         finally:
             await self._engine.end_session(name)
-        if result.finish_reason == ABORT or not result.ids:
-            raise EngineError(f"{name}: no skill was written ({result.finish_reason}, {len(prompt)} tokens of prompt)")
+        if not result.ids:
+            raise EngineError(f"{name}: no room for a skill behind {len(prompt)} tokens of prompt")
         text = self._tokenizer.decode(result.ids, skip_special_tokens=True)
         skill, problem = self._read(text, parent, truncated=result.finish_reason == LENGTH)
         turn = Turn(
@@ -154,6 +154,7 @@ class Editor:
             sampled_logprobs=result.sampled_logprobs,
             starts_context=True,
             weight_version=result.weight_version,
+            weight_versions=result.weight_versions,
             finish_reason=result.finish_reason,
             info={"text": text, "problem": problem},
         )

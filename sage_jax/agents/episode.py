@@ -1,83 +1,29 @@
 """Plays episodes: one coroutine each, over an engine and an environment pool, token-in and token-out.
 
 What the engine sampled is kept as ids and never tokenised again; only new observations are tokenised, once. Failures
-of the environment or the engine end their own episode with a status and no reward, and no other.
+of the environment or the engine end their own episode with a status and no reward, and no other; those of a review end
+the review alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from sage_jax.agents import chat, parsing, prompts
-from sage_jax.agents.gathering import map_some
+from sage_jax.agents.gathering import StragglerError, Stragglers, map_some
+from sage_jax.agents.plans import AgentOptions, EpisodePlan
 from sage_jax.envs.base import StepResult
 from sage_jax.envs.pool import EnvPool
-from sage_jax.errors import ConfigError, EngineError, EnvError
+from sage_jax.errors import AbortedError, ConfigError, EngineError, EnvError
 from sage_jax.rewards import ActShaping, OutcomeConfig, act_reward, ends_episode, outcome_reward
-from sage_jax.rollout.engine import ABORT, LENGTH, Engine, GenerateRequest, SamplingParams
+from sage_jax.rollout.engine import LENGTH, Engine, GenerateRequest, SamplingParams, require_whole
 from sage_jax.seeding import derive_seed
-from sage_jax.skills import RetrievalConfig, Skill, SkillBank, render_skills, retrieve
-from sage_jax.skills.programs import Program
-from sage_jax.types import RewardResult, Status, Task, Trajectory, Turn
-
-CONTEXTS = ("chat", "steps")
-
-
-@dataclasses.dataclass(frozen=True)
-class AgentOptions:
-    """How an agent plays.
-
-    Attributes:
-      context: "chat" (one growing context, compact texts) or "steps" (one fresh prompt a step, verl-agent's way).
-      max_steps: environment steps of an episode.
-      act_tokens, review_tokens: most tokens of one turn.
-      history: steps shown in a "steps" prompt.
-      top_p, top_k: truncation of the sampling distribution; 1 and 0 are off.
-      choices: sample only admissible actions (the thought is skipped); reported apart.
-      episode_timeout_s: an episode that takes longer ends with status timeout.
-    """
-
-    context: str = "chat"
-    max_steps: int = 30
-    act_tokens: int = 48
-    review_tokens: int = 128
-    history: int = 12
-    top_p: float = 1.0
-    top_k: int = 0
-    choices: bool = False
-    episode_timeout_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        if self.context not in CONTEXTS:
-            raise ConfigError(f"context={self.context!r}: must be one of {', '.join(CONTEXTS)}")
-
-
-@dataclasses.dataclass(frozen=True)
-class EpisodePlan:
-    """One episode to play.
-
-    Attributes:
-      task: the task.
-      group: key of the group whose statistics normalise the episode.
-      seed: decides the environment's and every sampling draw.
-      bank: skills to retrieve from when the episode starts; None shows none.
-      review: whether a review turn follows.
-      temperature: of sampling; 0 is greedy.
-      programs: functions that an agent which writes code is given (`coding.CodePlayer`); None gives none.
-      credit: how their use is told, a member of `skills.programs.CREDITS`.
-    """
-
-    task: Task
-    group: str
-    seed: int
-    bank: SkillBank | None = None
-    review: bool = False
-    temperature: float = 1.0
-    programs: tuple[Program, ...] | None = None
-    credit: str = "trace"
+from sage_jax.skills import RetrievalConfig, Skill, render_skills, retrieve
+from sage_jax.types import RewardResult, Status, Trajectory, Turn
 
 
 class Player:
@@ -112,14 +58,36 @@ class Player:
         self.template = chat.ChatTemplate.from_tokenizer(tokenizer)
         self.retrieval, self.shaping, self.outcome = retrieval, shaping, outcome
         self._played = 0
+        if options.choices and options.act_tokens < (least := len(self.choice_ids("look"))):
+            raise ConfigError(
+                f"act_tokens={options.act_tokens} with choices=True: an action takes at least {least} tokens; raise "
+                "act_tokens, or use choices=False"
+            )
+
+    def choice_ids(self, action: str) -> tuple[int, ...]:
+        """Returns a whole turn that takes an action, as ids, without a thought."""
+        return (*self.encode(f"<think> </think> <action> {action} </action>"), self.template.stop_ids[0])
 
     async def play_all(
-        self, plans: Sequence[EpisodePlan], *, concurrency: int, done: Callable[[Trajectory], None] | None = None
+        self,
+        plans: Sequence[EpisodePlan],
+        *,
+        concurrency: int,
+        done: Callable[[Trajectory], None] | None = None,
+        straggler_factor: float = 0.0,
     ) -> list[Trajectory]:
-        """Plays every plan once, at most `concurrency` at a time; returns trajectories in the order of the plans."""
+        """Plays every plan once, at most `concurrency` at a time; returns trajectories in the order of the plans.
+
+        Args:
+          plans: to play.
+          concurrency: episodes at one time.
+          done: called after each.
+          straggler_factor: see `Stragglers`; 0 waits for all.
+        """
+        stragglers = Stragglers(straggler_factor, len(plans))
 
         async def one(plan: EpisodePlan) -> Trajectory:
-            trajectory = await self.play(plan)
+            trajectory = await self.play(plan, stragglers)
             if done is not None:
                 done(trajectory)
             return trajectory
@@ -133,10 +101,18 @@ class Player:
         pairs = zip(plans, played, strict=True)
         return await map_some(lambda pair: self.review(*pair), pairs, concurrency=concurrency)
 
-    async def play(self, plan: EpisodePlan) -> Trajectory:
-        """Plays one episode; infrastructure failures become the trajectory's status."""
-        episode = self._next_episode(plan)
-        return await self._finish(episode, episode.run())
+    async def play(self, plan: EpisodePlan, stragglers: Stragglers | None = None) -> Trajectory:
+        """Plays one episode; infrastructure failures become the status of the trajectory, or of its review alone.
+
+        Args:
+          plan: the episode.
+          stragglers: measures it beside the others of its round.
+        """
+        async with self._begin(plan) as episode:
+            played = await self._finish(episode.run(), episode.fail, stragglers, "play")
+            if played and plan.review and episode.can_be_reviewed:
+                await self._finish(episode.review(), episode.fail_review, stragglers, "review")
+        return episode.trajectory()
 
     async def review(self, plan: EpisodePlan, played: Trajectory) -> Trajectory:
         """Returns an episode that was played without a review with one by the engine's present policy.
@@ -145,36 +121,54 @@ class Player:
         """
         if not played.turns or not played.reward.status.has_reward:
             return played
-        episode = self._next_episode(plan)
-        reviewed = await self._finish(episode, episode.review(played))
-        if not reviewed.reward.status.has_reward:
-            return reviewed
+        async with self._begin(plan) as episode:
+            episode.take_up(played)
+            await self._finish(episode.review(), episode.fail_review)
+        reviewed = episode.trajectory()
         return dataclasses.replace(
             played, turns=(*played.turns, *reviewed.turns[len(played.turns) :]), info=reviewed.info
         )
 
-    def _next_episode(self, plan: EpisodePlan) -> Episode:
+    @contextlib.asynccontextmanager
+    async def _begin(self, plan: EpisodePlan) -> AsyncIterator[Episode]:
+        """Gives an episode, and in the end its environment and its engine's session back."""
         self._played += 1
-        return self.episode(plan, f"{plan.group}/{plan.seed}/{self._played}")
-
-    async def _finish(self, episode: Episode, work: Coroutine[Any, Any, None]) -> Trajectory:
-        """Awaits an episode's work and returns what came of it."""
+        episode = self.episode(plan, f"{plan.group}/{plan.seed}/{self._played}")
         try:
-            async with asyncio.timeout(self.options.episode_timeout_s):
-                await work
-        except TimeoutError:
-            episode.fail(Status.TIMEOUT, f"longer than episode_timeout_s={self.options.episode_timeout_s}")
-        except EnvError as error:
-            episode.fail(Status.ENV_ERROR, str(error))
-        except EngineError as error:
-            episode.fail(Status.ENGINE_ERROR, str(error))
+            yield episode
         finally:
             await self.pool.release(episode.name)
             try:
                 await self.engine.end_session(episode.name)
             except EngineError as error:  # the episode is over: an engine that is gone fails the next one's turn
                 episode.add_error(str(error))
-        return episode.trajectory()
+
+    async def _finish(
+        self,
+        work: Coroutine[Any, Any, None],
+        fail: Callable[[Status, str], None],
+        stragglers: Stragglers | None = None,
+        part: str = "",
+    ) -> bool:
+        """Awaits a part of an episode; calls `fail` and returns False when the infrastructure failed it."""
+        longest = self.options.episode_timeout_s
+        limit = contextlib.nullcontext() if stragglers is None else stragglers.limit(part)
+        try:
+            async with asyncio.timeout(longest), limit:
+                await work
+        except StragglerError as error:
+            fail(Status.STRAGGLER, str(error))
+        except TimeoutError:
+            fail(Status.TIMEOUT, f"longer than episode_timeout_s={longest}")
+        except EnvError as error:
+            fail(Status.ENV_ERROR, str(error))
+        except AbortedError as error:
+            fail(Status.ABORTED, str(error))
+        except EngineError as error:
+            fail(Status.ENGINE_ERROR, str(error))
+        else:
+            return True
+        return False
 
     def episode(self, plan: EpisodePlan, name: str) -> Episode:
         """Returns what plays one plan."""
@@ -191,6 +185,7 @@ class Episode:
         self._turns: list[Turn] = []
         self._steps: list[prompts.Step] = []
         self._status, self._error, self._ended_by_turn = Status.OK, "", False
+        self._review_status = Status.OK
         self._won, self._score = False, 0.0
         self._task_text = ""
         self._skills: tuple[Skill, ...] = ()
@@ -217,11 +212,14 @@ class Episode:
         else:
             self._status = Status.TRUNCATED
         await self._conclude()
-        if plan.review and self._turns and self._status.has_reward:
-            await self._review()
 
-    async def review(self, played: Trajectory) -> None:
-        """Takes up what was played, of this plan, and reviews it."""
+    @property
+    def can_be_reviewed(self) -> bool:
+        """Whether there is something to review."""
+        return bool(self._turns) and self._status.has_reward
+
+    def take_up(self, played: Trajectory) -> None:
+        """Takes up what was played, of this plan, to be reviewed."""
         info, turns = played.info, played.turns
         self._turns = list(turns)
         for turn in turns:
@@ -233,7 +231,6 @@ class Episode:
         self._task_text, self._ended_by_turn = info["task"], info["ended_by_turn"]
         if self._plan.bank is not None:
             self._skills = tuple(map(self._plan.bank.get, info["skills"]))
-        await self._review()
 
     async def _prepare(self) -> None:
         """Chooses the skills that the first prompt shows."""
@@ -292,7 +289,7 @@ class Episode:
         self._turns[-1] = dataclasses.replace(self._turns[-1], reward=reward, info={**self._turns[-1].info, **info})
         return parse
 
-    async def _review(self) -> None:
+    async def review(self) -> None:
         """Generates the review turn; the method reads it and rewards it."""
         plan, options = self._plan, self._player.options
         if options.context == "steps":
@@ -332,14 +329,11 @@ class Episode:
             top_k=player.options.top_k,
             stop_token_ids=stops,
             seed=derive_seed(plan.seed, "turn", len(self._turns)),
-            choices=None if choices is None else self._choice_ids(choices),
+            choices=None if choices is None else self._choice_ids(choices, max_tokens),
         )
         ids = (*self._context, *prompt)
-        result = await player.engine.generate(
-            GenerateRequest(f"{self.name}/{len(self._turns)}", self.name, ids, sampling)
-        )
-        if result.finish_reason == ABORT:  # what was written so far is no choice of the policy's
-            raise EngineError(f"{self.name}: the engine aborted turn {len(self._turns)}")
+        name = f"{self.name}/{len(self._turns)}"
+        result = require_whole(await player.engine.generate(GenerateRequest(name, self.name, ids, sampling)), name)
         if not result.ids:
             return None, result.finish_reason
         self._context = (*ids, *result.ids)
@@ -354,21 +348,39 @@ class Episode:
                 sampled_logprobs=result.sampled_logprobs,
                 starts_context=first,
                 weight_version=result.weight_version,
+                weight_versions=result.weight_versions,
                 finish_reason=result.finish_reason,
                 info={"text": text},
             )
         )
         return text, result.finish_reason
 
-    def _choice_ids(self, actions: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        stop = self._player.template.stop_ids[0]
-        texts = [f"<think> </think> <action> {action} </action>" for action in actions if action != "help"]
-        return tuple((*self._player.encode(text), stop) for text in texts)
+    def _choice_ids(self, actions: Sequence[str], max_tokens: int) -> tuple[tuple[int, ...], ...]:
+        """Returns what the policy chooses among; raises EngineError when it cannot say each of the actions."""
+        found: dict[tuple[int, ...], str] = {}
+        for action in actions:
+            if action == "help":
+                continue
+            ids = self._player.choice_ids(action)
+            if len(ids) > max_tokens:
+                raise EngineError(f"choices=True: {action!r} takes {len(ids)} tokens; raise act_tokens={max_tokens}")
+            if ids in found:
+                raise EngineError(
+                    f"choices=True: {found[ids]!r} and {action!r} are the same tokens to this tokenizer; use another "
+                    "model, or choices=False"
+                )
+            found[ids] = action
+        return tuple(found)
 
     def fail(self, status: Status, reason: str) -> None:
         """Ends it without a reward."""
         self._status = status
         self.add_error(reason)
+
+    def fail_review(self, status: Status, reason: str) -> None:
+        """Leaves it without a review; what was played keeps its outcome."""
+        self._review_status = status
+        self.add_error(f"review: {reason}")
 
     def add_error(self, reason: str) -> None:
         """Adds to the trajectory's error."""
@@ -398,6 +410,8 @@ class Episode:
             "error": self._error,
             **self._more_info(),
         }
+        if not self._review_status.has_reward:
+            info["review_status"] = self._review_status.value
         plan = self._plan
         return Trajectory(plan.task, plan.group, plan.seed, turns, outcome, info)
 

@@ -10,7 +10,7 @@ import collections
 from collections.abc import Sequence
 
 from sage_jax.agents.episode import EpisodePlan, Player
-from sage_jax.agents.gathering import map_some
+from sage_jax.agents.gathering import Stragglers, map_some
 from sage_jax.agents.tool_agent import TaskRollout
 from sage_jax.skills import GENERAL, SkillBank
 from sage_jax.skills.folders import SkillFile
@@ -25,17 +25,24 @@ class EpisodeAgent:
         self._player, self._temperature = player, temperature
 
     async def play_all(
-        self, plans: Sequence[tuple[Task, SkillFile | None, int]], *, concurrency: int
+        self,
+        plans: Sequence[tuple[Task, SkillFile | None, int]],
+        *,
+        concurrency: int,
+        straggler_factor: float = 0.0,
     ) -> list[TaskRollout]:
-        """Plays the plans, at most `concurrency` at a time, in the order given."""
-        return await map_some(lambda plan: self.play(*plan), plans, concurrency=concurrency)
+        """Plays the plans, at most `concurrency` at a time, in the order given (`straggler_factor`: `Stragglers`)."""
+        stragglers = Stragglers(straggler_factor, len(plans))
+        return await map_some(lambda plan: self.play(*plan, stragglers), plans, concurrency=concurrency)
 
-    async def play(self, task: Task, skill: SkillFile | None, seed: int) -> TaskRollout:
+    async def play(
+        self, task: Task, skill: SkillFile | None, seed: int, stragglers: Stragglers | None = None
+    ) -> TaskRollout:
         """Plays one rollout; infrastructure failures become its status."""
         plan = EpisodePlan(
             task, "task-llm", seed, bank=None if skill is None else _bank(skill), temperature=self._temperature
         )
-        return _rollout(await self._player.play(plan))
+        return _rollout(await self._player.play(plan, stragglers))
 
 
 def _bank(skill: SkillFile) -> SkillBank:

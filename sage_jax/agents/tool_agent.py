@@ -7,17 +7,18 @@ what fails through no fault of its own ends the rollout with a status and withou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sage_jax.agents.gathering import map_some
+from sage_jax.agents.gathering import StragglerError, Stragglers, map_some
 from sage_jax.agents.judge import judge_answer
 from sage_jax.agents.tool_prompts import opening, tool_texts
 from sage_jax.envs.pool import EnvPool
-from sage_jax.errors import ConfigError, EngineError, EnvError
+from sage_jax.errors import AbortedError, ConfigError, EngineError, EnvError
 from sage_jax.rollout.task_llm import ChatRequest, RawToolCall, Reply, TaskLlm
 from sage_jax.seeding import derive_seed
 from sage_jax.skills.folders import SkillFile
@@ -93,21 +94,39 @@ class ToolAgent:
         self._numbers = itertools.count()
 
     async def play_all(
-        self, plans: Sequence[tuple[Task, SkillFile | None, int]], *, concurrency: int
+        self,
+        plans: Sequence[tuple[Task, SkillFile | None, int]],
+        *,
+        concurrency: int,
+        straggler_factor: float = 0.0,
     ) -> list[TaskRollout]:
-        """Plays (task, skill, seed) plans, at most `concurrency` at a time, in the order given."""
-        return await map_some(lambda plan: self.play(*plan), plans, concurrency=concurrency)
+        """Plays (task, skill, seed) plans, at most `concurrency` at a time, in the order given.
 
-    async def play(self, task: Task, skill: SkillFile | None, seed: int) -> TaskRollout:
+        Args:
+          plans: to play.
+          concurrency: rollouts at one time.
+          straggler_factor: see `Stragglers`; 0 waits for all.
+        """
+        stragglers = Stragglers(straggler_factor, len(plans))
+        return await map_some(lambda plan: self.play(*plan, stragglers), plans, concurrency=concurrency)
+
+    async def play(
+        self, task: Task, skill: SkillFile | None, seed: int, stragglers: Stragglers | None = None
+    ) -> TaskRollout:
         """Plays one rollout; infrastructure failures become its status."""
         rollout = _Rollout(self, task, skill, seed, f"{task.id}/{seed}/{next(self._numbers)}")
         try:
-            async with asyncio.timeout(self.options.timeout_s):
+            limit = contextlib.nullcontext() if stragglers is None else stragglers.limit()
+            async with asyncio.timeout(self.options.timeout_s), limit:
                 await rollout.run()
+        except StragglerError as error:
+            rollout.fail(Status.STRAGGLER, str(error))
         except TimeoutError:
             rollout.fail(Status.TIMEOUT, f"longer than timeout_s={self.options.timeout_s}")
         except EnvError as error:
             rollout.fail(Status.ENV_ERROR, f"{type(error).__name__}: {error}")
+        except AbortedError as error:
+            rollout.fail(Status.ABORTED, f"{type(error).__name__}: {error}")
         except EngineError as error:
             rollout.fail(Status.ENGINE_ERROR, f"{type(error).__name__}: {error}")
         finally:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
 
 from sage_jax.agents.episode import EpisodePlan, Player
+from sage_jax.agents.gathering import Stragglers
 from sage_jax.errors import ConfigError
 from sage_jax.rewards import SageRewardConfig, TaskOutcome, chain_group, chain_rewards
 from sage_jax.seeding import derive_seed, numpy_rng
@@ -153,6 +155,7 @@ async def play_chains(
     temperature: float,
     concurrency: int,
     whole: bool = False,
+    straggler_factor: float = 0.0,
     done: Callable[[Trajectory], None] | None = None,
 ) -> list[ChainRollout]:
     """Plays every chain `members` times, at most `concurrency` rollouts at a time; a chain's rollouts lie together.
@@ -168,9 +171,13 @@ async def play_chains(
       concurrency: rollouts at one time.
       whole: play on after a task that the infrastructure lost. In training such a chain ends: its later tasks lack
         what the lost one would have taught, and would be blamed for it.
+      straggler_factor: see `gathering.Stragglers`, of all tasks of all rollouts; 0 waits for all.
       done: called after each task.
     """
-    gate = asyncio.Semaphore(concurrency)
+    gate, play = asyncio.Semaphore(concurrency), player.play
+    if straggler_factor:
+        count = members * sum(len(chain.tasks) for chain in chains)
+        play = functools.partial(play, stragglers=Stragglers(straggler_factor, count))
 
     async def one(chain: Chain, member: int) -> ChainRollout:
         shelf, trajectories, used = library(), [], []
@@ -182,7 +189,7 @@ async def play_chains(
                     seed=derive_seed(seed, "chain", chain.key, member, position),
                     temperature=temperature,
                 )
-                trajectory = await player.play(shelf.show(plan))
+                trajectory = await play(shelf.show(plan))
                 trajectories.append(trajectory)
                 used.append(shelf.used(trajectory))
                 if done is not None:

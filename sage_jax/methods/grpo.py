@@ -61,7 +61,9 @@ async def play_round(
       EngineError: no episode came to an outcome.
     """
     plans = plan_groups(settings, tasks, bank, number, review=False)
-    trajectories = await player.play_all(plans, concurrency=settings.agent.concurrency)
+    trajectories = await player.play_all(
+        plans, concurrency=settings.agent.concurrency, straggler_factor=settings.agent.straggler_factor
+    )
     require_outcome(failures(trajectories), f"round {number + 1}")
     begun = time.monotonic()
     trajectories, metrics = assign_advantages(trajectories, settings)
@@ -164,6 +166,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     )
     metrics |= {"reward/std": float(np.std(rewards))} if rewards else {}
     metrics["tokens/generated"] = float(sum(t.info["tokens"] for t in trajectories))
+    unread = sum("review_status" in t.info for t in trajectories)
+    metrics |= {"review/failed": float(unread)} if unread else {}
     return metrics | {f"status/{status.value}": float(statuses.count(status)) for status in set(statuses)}
 
 

@@ -55,6 +55,7 @@ async def play_round(
         seed=derive_seed(settings.seed, "sage", number),
         temperature=settings.agent.temperature,
         concurrency=settings.agent.concurrency,
+        straggler_factor=settings.agent.straggler_factor,
     )
     require_outcome(failures([one for rollout in rollouts for one in rollout.trajectories]), f"round {number + 1}")
     begun = time.monotonic()

@@ -53,6 +53,7 @@ class SkillR1Options:
         with one skill a generation has it).
       concurrency: rollouts of the task LLM at one time, per instance.
       instances: instances evolved at one time.
+      straggler_factor: see `gathering.Stragglers`, of the rollouts under one skill; 0 waits for all.
     """
 
     generations: int = 5
@@ -63,6 +64,7 @@ class SkillR1Options:
     keep: str = "first"
     concurrency: int = 16
     instances: int = 8
+    straggler_factor: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("generations", "siblings", "rollouts", "concurrency", "instances"):
@@ -179,7 +181,9 @@ async def evolve(
 
     async def play(skill: SkillFile, generation: int) -> tuple[TaskRollout, ...]:
         seeds = [derive_seed(seed, "skill-r1/rollout", key, generation, k) for k in range(options.rollouts)]
-        return tuple(await agent.play_all([(task, skill, s) for s in seeds], concurrency=options.concurrency))
+        plans = [(task, skill, s) for s in seeds]
+        played = await agent.play_all(plans, concurrency=options.concurrency, straggler_factor=options.straggler_factor)
+        return tuple(played)
 
     async def candidate(prompt: tuple[int, ...], parent: SkillFile, generation: int, sibling: int) -> Candidate:
         name = f"skill/{key}/{generation}/{sibling}"

@@ -69,7 +69,11 @@ class SkillR1Player:
         """
         settings = self.settings
         options = dataclasses.replace(
-            self.options(), siblings=1, rollouts=settings.skillr1.eval_rollouts, mode="sibling"
+            self.options(),
+            siblings=1,
+            rollouts=settings.skillr1.eval_rollouts,
+            mode="sibling",
+            straggler_factor=0.0,
         )
         seed = settings.evaluation.eval_seed
         plans = [(task, None, derive_seed(seed, "eval", split, task.id)) for task in tasks]
@@ -93,6 +97,7 @@ class SkillR1Player:
             keep=own.keep_sibling,
             concurrency=self.settings.agent.concurrency,
             instances=own.instances,
+            straggler_factor=self.settings.agent.straggler_factor,
         )
 
     def seed_skill(self, task: Task) -> SkillFile:

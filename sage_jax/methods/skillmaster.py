@@ -63,7 +63,9 @@ async def play_round(
 ) -> Round:
     """Plays one round of SkillMaster (arguments and errors as in grpo.play_round; probes come from `train_tasks`)."""
     plans = plan_groups(settings, tasks, bank, number, review=True)
-    trajectories = await player.play_all(plans, concurrency=settings.agent.concurrency)
+    trajectories = await player.play_all(
+        plans, concurrency=settings.agent.concurrency, straggler_factor=settings.agent.straggler_factor
+    )
     require_outcome(failures(trajectories), f"round {number + 1}")
     metrics, begun = rollout_metrics(trajectories), time.monotonic()
     reviews = read_reviews(trajectories, bank, number)
@@ -135,7 +137,9 @@ async def measure_utilities(
         )
         for episode in plan.episodes
     ]  # fmt: skip
-    played = await player.play_all(plans, concurrency=settings.agent.concurrency)
+    played = await player.play_all(
+        plans, concurrency=settings.agent.concurrency, straggler_factor=settings.agent.straggler_factor
+    )
     for episode, trajectory in zip(plan.episodes, played, strict=True):
         score = probe_score(
             success=trajectory.info["success"],

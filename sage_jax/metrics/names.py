@@ -120,6 +120,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("time/round", "s", "wall time of the whole round"),
     Metric("review/turns", "turns", "review turns of the round"),
     Metric("review/valid", "share", "review turns with a valid call of one of the three tools"),
+    Metric("review/failed", "episodes", "episodes whose review the infrastructure lost; absent without any"),
     Metric("review/reward", "reward", "mean reward of review turns"),
     *(Metric(f"review/{outcome}", "share", f"review turns {text}") for outcome, text in REVIEW_OUTCOMES.items()),
     Metric("utility/mean", "score", "mean counterfactual utility of the measured edits"),

@@ -167,6 +167,7 @@ def _turn_record(turn: Turn, decode: Callable[[Sequence[int]], str] | None) -> d
         "reward": None if turn.reward is None else _reward_record(turn.reward),
         "finish_reason": turn.finish_reason,
         "weight_version": turn.weight_version,
+        "weight_versions": [[span.version, span.start, span.end] for span in turn.weight_versions],
         "starts_context": turn.starts_context,
         "info": dict(turn.info),
         "prompt_ids": list(turn.prompt_ids),

@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from sage_jax.errors import ConfigError
+from sage_jax.errors import AbortedError, ConfigError
+from sage_jax.types import VersionSpan
 
 STOP, LENGTH, ABORT = "stop", "length", "abort"
 
@@ -109,15 +110,6 @@ class GenerateRequest:
 
 
 @dataclasses.dataclass(frozen=True)
-class VersionSpan:
-    """Output tokens [start, end) were sampled by weights `version`."""
-
-    version: int
-    start: int
-    end: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Generation:
     """What an engine answers.
 
@@ -142,6 +134,17 @@ class Generation:
     weight_versions: tuple[VersionSpan, ...]
     cached_tokens: int
     prompt_tokens: int
+
+
+def require_whole(generation: Generation, name: str) -> Generation:
+    """Returns a generation that ended by itself: what stands in one that was cut short is no choice of the policy's.
+
+    Raises:
+      AbortedError: it has finish_reason "abort"; the message has `name`.
+    """
+    if generation.finish_reason == ABORT:
+        raise AbortedError(f"{name}: the engine aborted the turn after {len(generation.ids)} tokens")
+    return generation
 
 
 @runtime_checkable

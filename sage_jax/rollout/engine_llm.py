@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from sage_jax.errors import EngineError
-from sage_jax.rollout.engine import ABORT, Engine, GenerateRequest, SamplingParams
+from sage_jax.rollout.engine import Engine, GenerateRequest, SamplingParams, require_whole
 from sage_jax.rollout.task_llm import Budget, ChatRequest, Reply, Spending
 
 
@@ -35,11 +34,9 @@ class EngineLlm:
             seed=request.seed,
         )
         try:
-            result = await self._engine.generate(GenerateRequest(name, name, ids, sampling))
+            result = require_whole(await self._engine.generate(GenerateRequest(name, name, ids, sampling)), name)
         finally:
             await self._engine.end_session(name)
-        if result.finish_reason == ABORT:
-            raise EngineError(f"{name}: the engine aborted the answer")
         words = self._tokenizer.decode(result.ids, skip_special_tokens=True)
         reply = Reply(words, (), result.finish_reason, len(ids), len(result.ids))
         self.spending.add(reply)

@@ -69,7 +69,11 @@ def judge_reviews(settings: RunSettings, *, probes: int) -> dict[str, list[Judge
             raise CheckpointError(f"{folder} holds no checkpoint to judge: train first, or name its run_dir")
         trained, number = restored.arrays["state"].params, restored.step
         policies = {"before": cold_start(session)[0], "after": trained}
-        judge = dataclasses.replace(settings, skills=dataclasses.replace(settings.skills, probes=probes))
+        judge = dataclasses.replace(
+            settings,
+            skills=dataclasses.replace(settings.skills, probes=probes),
+            agent=dataclasses.replace(settings.agent, straggler_factor=0.0),
+        )
         versions, concurrency = itertools.count(1), settings.agent.concurrency
 
         def play_on(params: Any) -> None:
@@ -113,10 +117,10 @@ def _plans(session: Session) -> list[EpisodePlan]:
 def _judged(
     reviewed: Sequence[Trajectory], reviews: Sequence[Review], utilities: Mapping[int, RewardResult]
 ) -> list[JudgedReview]:
-    """Returns a line for each episode that could be reviewed; one whose context had no room has outcome "none"."""
+    """Returns a line for each episode that was reviewed; one whose context had no room has outcome "none"."""
     by_episode, judged = {review.index: review for review in reviews}, []
     for index, trajectory in enumerate(reviewed):
-        if not trajectory.turns or not trajectory.reward.status.has_reward:
+        if not trajectory.turns or not trajectory.reward.status.has_reward or "review_status" in trajectory.info:
             continue
         task, success = trajectory.task.id, trajectory.info["success"]
         review = by_episode.get(index)

@@ -30,7 +30,7 @@ class Player:
     def __init__(self, **ending):
         self.plans, self.ending, self.running, self.most = [], ending, 0, 0
 
-    async def play(self, plan):
+    async def play(self, plan, stragglers=None):
         self.plans.append(plan)
         self.running += 1
         self.most = max(self.most, self.running)
@@ -80,7 +80,7 @@ def test_how_an_episode_ends(ending, value):
 
 def test_an_episode_without_a_turn_has_no_answer():
     class Silent(Player):
-        async def play(self, plan):
+        async def play(self, plan, stragglers=None):
             lost = trajectory(plan, status=Status.ENGINE_ERROR, success=False)
             return dataclasses.replace(lost, info={**lost.info, "error": "the engine is gone"})
 

@@ -12,7 +12,8 @@ from sage_jax.envs.base import StepResult
 from sage_jax.envs.webwalker import TwinOptions, WebwalkerFactory, make_tasks
 from sage_jax.errors import ConfigError, EnvError
 from sage_jax.rollout.openai_llm import OpenAiLlm, OpenAiOptions
-from sage_jax.rollout.task_llm import Budget
+from sage_jax.rollout.task_llm import Budget, Reply
+from sage_jax.seeding import derive_seed
 from sage_jax.skills import SkillFile
 from sage_jax.testing.bad_sites import BadSite
 from sage_jax.testing.chat_server import ChatServer, fault
@@ -159,6 +160,21 @@ def test_a_used_up_budget_gives_no_reward(factory):
 def test_a_hanging_endpoint_ends_by_the_rollouts_own_clock(factory):
     (rollout,), _, _ = play(factory, lambda body: fault("hang"), timeout_s=0.5)
     assert (rollout.reward.value, rollout.reward.status) == (None, Status.TIMEOUT)
+
+
+def test_a_rollout_far_slower_than_the_others_is_dropped(factory):
+    class Slow:
+        async def complete(self, request):
+            await asyncio.sleep(60 if request.seed == slow else 0.01)
+            return Reply("FINAL ANSWER: 1")
+
+    slow = derive_seed(2, "task-llm", 0)
+    agent = ToolAgent(Slow(), LocalPool(factory), ToolAgentOptions())
+    plans = [(TASKS[0], None, seed) for seed in range(4)]
+    rollouts = asyncio.run(agent.play_all(plans, concurrency=4, straggler_factor=5.0))
+    assert [rollout.reward.status for rollout in rollouts] == [Status.OK, Status.OK, Status.STRAGGLER, Status.OK]
+    assert rollouts[2].reward.value is None
+    assert "straggler_factor=5.0" in rollouts[2].info["ended_by"]
 
 
 def test_an_environment_that_fails_gives_no_reward(factory):

@@ -11,6 +11,7 @@ from hypothesis import settings as cases
 from hypothesis import strategies as st
 
 from sage_jax.agents.episode import EpisodePlan
+from sage_jax.agents.gathering import StragglerError
 from sage_jax.config import to_dataclass
 from sage_jax.errors import ConfigError
 from sage_jax.methods.chains import Chain, ChainRollout, link_of, make_chains, pay_chain, play_chains
@@ -115,6 +116,22 @@ def test_chains_that_cannot_be(by, words):
     tasks = [Task(f"t{i}", "alfworld", "train", "family") for i in range(2)]
     with pytest.raises(ConfigError, match=words):
         make_chains(tasks[:1], tasks, length=3, by=by, seed=0, number=0)
+
+
+def test_a_task_far_slower_than_the_others_ends_its_chain():
+    class Slow(Recorder):
+        async def play(self, plan, stragglers):
+            try:
+                async with stragglers.limit():
+                    await asyncio.sleep(60 if plan.task.id == "t_0" else 0.01)
+            except StragglerError:
+                self.lost = (*self.lost, plan.task.id)
+            return await super().play(plan)
+
+    chains = [Chain(key, (task(0, key), task(1, key))) for key in ("s", "t", "u", "v", "w", "x")]
+    rollouts = play(Slow(), chains, members=1, concurrency=6, straggler_factor=4.0)
+    assert [len(rollout.trajectories) for rollout in rollouts] == [2, 1, 2, 2, 2, 2]
+    assert rollouts[1].trajectories[0].reward.value is None
 
 
 def test_each_rollout_sees_what_it_made_itself_and_nothing_else():

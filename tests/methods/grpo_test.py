@@ -165,7 +165,7 @@ def test_metrics_of_a_round_in_which_everything_failed(make_trajectory):
 
 def test_a_round_in_which_everything_failed_is_an_error_with_the_first_reason(make_trajectory):
     class Player:
-        async def play_all(self, plans, *, concurrency):
+        async def play_all(self, plans, *, concurrency, straggler_factor):
             return [lost(plan, number) for number, plan in enumerate(plans)]
 
     def lost(plan, number):
@@ -188,7 +188,7 @@ def test_a_review_reward_is_put_on_the_last_turn(make_trajectory):
 
 def test_a_round_asks_for_no_reviews_and_keeps_the_bank(make_trajectory):
     class Player:
-        async def play_all(self, plans, *, concurrency):
+        async def play_all(self, plans, *, concurrency, straggler_factor):
             self.plans, self.concurrency = plans, concurrency
             return [make_trajectory(plan.group, [float(i)], task=plan.task) for i, plan in enumerate(plans)]
 

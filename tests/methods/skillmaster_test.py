@@ -44,7 +44,7 @@ class RecordingPlayer:
         self.make, self.reviews, self.solves = make_trajectory, itertools.cycle(reviews), solves
         self.groups, self.probes = [], []
 
-    async def play_all(self, plans, *, concurrency):
+    async def play_all(self, plans, *, concurrency, straggler_factor):
         kind = self.groups if plans and plans[0].review else self.probes
         kind.extend(plans)
         return [self.play(plan) for plan in plans]

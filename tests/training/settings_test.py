@@ -29,6 +29,9 @@ ROOT = pathlib.Path(__file__).parents[2]
             "engine_dtype='bfloat16' with engine='http'",
         ),
         ({"engine_dtype": "float16"}, "'engine_dtype' cannot be 'float16'"),
+        ({"engine_router": "http://a"}, "engine='embedded' with engine_router='http://a'"),
+        ({"engine_api_key_env": "KEY"}, "engine_api_key_env='KEY': both are of servers"),
+        ({"straggler_factor": 0.5}, "straggler_factor=0.5: half of all episodes"),
         ({"method": "ppo"}, "'grpo', 'sage', 'skillmaster'"),
         ({"group_size": 0}, "'group_size' cannot be 0"),
         ({"clip_low": 1.5}, "'clip_low' cannot be 1.5"),
@@ -38,6 +41,36 @@ ROOT = pathlib.Path(__file__).parents[2]
 def test_a_value_that_does_not_fit_is_named(values, message):
     with pytest.raises(ConfigError, match=message):
         config.to_dataclass(values, RunSettings)
+
+
+TASK_LLM = {
+    "engine": "http",
+    "engine_urls": ("http://127.0.0.1:30000", "http://other"),
+    "method": "skillr1",
+    "benchmark": "gaia",
+    "eval_splits": ("test",),
+    "sft_episodes": 0,
+    "task_llm": "endpoint",
+    "task_model": "m",
+}
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:30000/v1", "http://localhost:30000", "http://other:80/v1/"])
+def test_a_task_llm_that_would_be_trained_along_is_refused(url):
+    with pytest.raises(ConfigError, match=f"task_url='{url}' with engine_urls=.*serve it apart"):
+        config.to_dataclass({**TASK_LLM, "task_url": url}, RunSettings)
+    values = {
+        "engine_urls": ("http://other",),
+        "engine_router": "http://127.0.0.1:1",
+        "task_url": "http://127.0.0.1:1/v1",
+    }
+    with pytest.raises(ConfigError, match="engine_router='http://127.0.0.1:1'"):
+        config.to_dataclass({**TASK_LLM, **values}, RunSettings)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:30001/v1", "https://other/v1"])
+def test_a_task_llm_on_another_server_is_fine(url):
+    assert config.to_dataclass({**TASK_LLM, "task_url": url}, RunSettings).task.task_url == url
 
 
 def test_a_step_wise_context_needs_no_row_for_a_whole_episode():
