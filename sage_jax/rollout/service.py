@@ -212,8 +212,8 @@ class EngineService:
         await self._set_open(True)
 
     async def abort(self, rid: str | None) -> None:
-        """Ends a request, or all with None; unknown names are fine."""
-        chosen = [live for name, live in self.live.items() if rid in (None, name)]
+        """Ends a request with all of its samples and prompts, or everything with None; unknown names are fine."""
+        chosen = [live for name, live in self.live.items() if rid in (None, name) or name.startswith(f"{rid}_")]
         for live in chosen:
             live.aborted, live.retracted = True, False
         async with self._changed:

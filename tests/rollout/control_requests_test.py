@@ -1,5 +1,7 @@
 """The calls that steer the server: a misspelt or mistyped field is refused, and nothing is done."""
 
+import shutil
+
 import pytest
 
 from sage_jax.rollout import control_requests as control
@@ -85,3 +87,29 @@ def test_any_text_names_a_version(speaker, version):
     updated, turned, told = call_app(service, *requests, ("GET", "/model_info", {}))
     assert updated.json()["success"]
     assert (turned.json()["meta_info"]["weight_version"], told.json()["weight_version"]) == (version, version)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"config.json": "{}"},
+        {"config.json": "[1]"},
+        {"config.json": "{"},
+        {"config.json": '{"model_type": 5}'},
+        {"model.safetensors": ""},
+        {"model.safetensors": "no tensors"},
+    ],
+    ids=str,
+)
+def test_a_damaged_folder_is_a_400_and_the_old_weights_stay(speaker, tmp_path, files):
+    service = speaker()
+    shutil.copytree(service.folder, tmp_path, dirs_exist_ok=True)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    body = {"model_path": str(tmp_path), "weight_version": "2"}
+    turn = {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}}
+    requests = [("/update_weights_from_disk", body), ("/generate", turn)]
+    updated, turned = call_app(service, *(("POST", path, {"json": body}) for path, body in requests))
+    assert (updated.status_code, updated.json()["success"]) == (400, False)
+    assert updated.json()["error"]["message"] == updated.json()["message"]
+    assert turned.json()["meta_info"]["weight_version"] == "default"

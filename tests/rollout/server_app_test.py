@@ -1,9 +1,13 @@
 """The server's application in this process: whatever comes in is answered in JSON, and counted."""
 
+import json
+
+import openai
 import pytest
 
 from sage_jax.models import hf
 from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.http_requests import SAMPLING_NAMES
 from tests.rollout.conftest import call_app
 
 
@@ -43,6 +47,30 @@ def test_a_body_that_cannot_be_is_a_400_and_counted(speaker, path, content, word
     (answer,), metrics = counted(speaker(), post(path, content))
     assert (answer.status_code, word in answer.json()["error"]["message"]) == (400, True)
     assert f'sage_jax_http_answers_total{{path="{path}",status="400"}} 1.0' in metrics
+
+
+TURN = {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}}
+VALUES = [None, True, 0, -1, 1.5, 2**70, 1e308, float("nan"), "", "a", "\0", [], [None], [5], ["a"], {}, {"a": 1}, [{}]]
+OPENAI = sorted(openai.types.chat.completion_create_params.CompletionCreateParamsBase.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("path", "bodies"),
+    [
+        ("/generate", [{**TURN, name: value} for name in ("text", "rid", "stream", *TURN) for value in VALUES]),
+        ("/generate", [{**TURN, "sampling_params": {name: value}} for name in SAMPLING_NAMES for value in VALUES]),
+        ("/v1/chat/completions", [{**CHAT, name: value} for name in OPENAI for value in VALUES]),
+        ("/v1/chat/completions", [{**CHAT, "messages": [{"role": "user", "content": value}]} for value in VALUES]),
+    ],
+    ids=["turn", "sampling", "chat", "message"],
+)
+def test_no_value_of_any_field_is_a_500(speaker, path, bodies):
+    service = speaker()
+    answers = call_app(service, *(post(path, json.dumps(body).encode()) for body in bodies))
+    for body, answer in zip(bodies, answers, strict=True):
+        assert answer.status_code in (200, 400, 404), body
+        assert answer.status_code == 200 or answer.json()["error"]["message"], body
+    assert not service.live
 
 
 @pytest.mark.parametrize("value", [b"Bearer \xe9", "Bearer é".encode(), b"\xff", b""])

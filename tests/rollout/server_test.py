@@ -260,6 +260,15 @@ def test_an_abort_answers_200_with_what_there_is(server, background):
     assert len(result["output_ids"]) == len(meta["output_token_logprobs"]) == meta["completion_tokens"] < LONG
 
 
+def test_an_abort_ends_all_samples_of_a_request(server, background):
+    request = body(rid="both", n=2, max_new_tokens=LONG)
+    answer = background.submit(lambda: server.post("/generate", json=request).json())
+    wait_until(lambda: running(server) == 2)
+    server.post("/abort_request", json={"rid": "bot"})
+    server.post("/abort_request", json={"rid": "both"})
+    assert [one["meta_info"]["finish_reason"]["type"] for one in answer.result()] == ["abort", "abort"]
+
+
 def test_an_abort_of_an_unknown_request_is_fine(server):
     assert server.post("/abort_request", json={"rid": "nobody"}).status_code == 200
 
@@ -465,6 +474,12 @@ def test_adapters_are_not_offered(process):
     client = SglangEngine(HttpOptions((process.url,), api_key=KEY), vocab_size=96, max_length=3000)
     with contextlib.closing(client), pytest.raises(ServerRefusedError, match="404"):
         client.load_lora_adapter("adapter", "folder")
+
+
+@pytest.mark.parametrize("port", [99999, -1])
+def test_a_port_that_there_is_none_of_is_one_clear_line(port):
+    with pytest.raises(SystemExit, match=f"ConfigError: --host=127.0.0.1 --port={port}"):
+        main(["--model", "nowhere", "--port", str(port)])
 
 
 def test_other_hosts_need_a_key():
