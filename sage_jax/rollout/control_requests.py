@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sage_jax.rollout.engine import is_int
 from sage_jax.rollout.http_requests import BadRequestError, read_flag, read_object
 
 PAUSE_MODES = ("abort", "retract", "in_place")
@@ -41,7 +42,7 @@ def read_update(body: Any) -> tuple[str, str | None, bool]:
         raise BadRequestError(f"model_path={path!r}: must be a folder that this server sees")
     if version is not None and not isinstance(version, str):
         raise BadRequestError(f"weight_version={version!r}: must be a text")
-    if not isinstance(step, int) or isinstance(step, bool):
+    if not is_int(step):
         raise BadRequestError(f"token_step={step!r}: must be a whole number")
     return path, version, read_flag(body, "abort_all_requests")
 

@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from sage_jax.errors import ConfigError, EngineError
 from sage_jax.models import ModelConfig, Params, unstack_layers
 from sage_jax.rollout.choices import ChoiceTrie
-from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, Generation
+from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, Generation, find_outside
 from sage_jax.rollout.layout import cache_shardings, weight_shardings
 from sage_jax.rollout.programs import EngineConfig, compile_programs, empty_cache
 from sage_jax.rollout.slots import Slot, SlotTable, common_prefix
@@ -184,15 +184,13 @@ class EmbeddedEngine:
         return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.dtype.itemsize > dtype.itemsize else leaf, params)
 
     def _check(self, request: GenerateRequest) -> None:
-        sampling, vocab = request.sampling, self.model.vocab_size
+        sampling = request.sampling
         if not request.ids:
             raise EngineError(f"request {request.request_id!r}: ids are empty; give at least one token")
-        named = {"ids": request.ids, "stop_token_ids": sampling.stop_token_ids}
-        named |= {f"choices[{n}]": choice for n, choice in enumerate(sampling.choices or ())}
-        for name, ids in named.items():
-            bad = [token for token in ids if not 0 <= token < vocab]
-            if bad:
-                raise EngineError(f"request {request.request_id!r}: {name} has id {bad[0]}, outside 0 to {vocab - 1}")
+        choices = {f"choices[{n}]": choice for n, choice in enumerate(sampling.choices or ())}
+        wrong = find_outside(self.model.vocab_size, ids=request.ids, stop_token_ids=sampling.stop_token_ids, **choices)
+        if wrong:
+            raise EngineError(f"request {request.request_id!r}: {wrong}")
         if len(sampling.stop_token_ids) > self.config.max_stop_ids:
             raise EngineError(
                 f"request {request.request_id!r}: {len(sampling.stop_token_ids)} stop_token_ids; this engine takes "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from sage_jax.errors import AbortedError, ConfigError
@@ -22,8 +22,18 @@ def _require(condition: bool, name: str, value: object, wanted: str) -> None:
         raise ConfigError(f"sampling.{name}={value!r}: must be {wanted}")
 
 
-def _is_int(value: object) -> bool:
+def is_int(value: object) -> bool:
+    """Tells whether a value is a whole number; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def find_outside(vocab_size: int, **named: Sequence[int]) -> str:
+    """Returns what is wrong with the first token id outside of a vocabulary; "" when there is none."""
+    for name, ids in named.items():
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                return f"{name} has id {token}, outside 0 to {vocab_size - 1}"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +63,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         _require(
-            _is_int(self.max_new_tokens) and self.max_new_tokens >= 1,
+            is_int(self.max_new_tokens) and self.max_new_tokens >= 1,
             "max_new_tokens",
             self.max_new_tokens,
             "a whole number of at least 1",
@@ -62,10 +72,10 @@ class SamplingParams:
             math.isfinite(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "0 or more"
         )
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "a whole number, 0 for off")
-        _require(_is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "a whole number in [0, 2**63)")
+        _require(is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "a whole number, 0 for off")
+        _require(is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "a whole number in [0, 2**63)")
         _require(
-            all(_is_int(i) and i >= 0 for i in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "token ids"
+            all(is_int(i) and i >= 0 for i in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "token ids"
         )
         if self.choices is not None:
             object.__setattr__(self, "choices", tuple(tuple(choice) for choice in self.choices))
@@ -75,7 +85,7 @@ class SamplingParams:
         _require(
             bool(choices) and all(choices), "choices", choices, "None or one or more sequences of at least 1 token"
         )
-        _require(all(_is_int(i) and i >= 0 for choice in choices for i in choice), "choices", choices, "token ids")
+        _require(all(is_int(i) and i >= 0 for choice in choices for i in choice), "choices", choices, "token ids")
         longest = max(choices, key=len)
         _require(
             len(longest) <= self.max_new_tokens, "choices", longest, f"max_new_tokens={self.max_new_tokens} or less"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sage_jax.errors import ConfigError, EngineError
-from sage_jax.rollout.engine import SamplingParams
+from sage_jax.rollout.engine import SamplingParams, is_int
 
 _TAKEN = {"rid", "text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs"}
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -136,13 +136,13 @@ def read_pieces(ids: tuple[int, ...], params: Any, rid: str, **flags: bool) -> l
     given = {name: params[name] for name in _SAMPLING_TAKEN if params.get(name) is not None}
     taken = {**_SAMPLING_TAKEN, **given}
     count, top_k, seed = taken["n"], taken["top_k"], taken["sampling_seed"]
-    if not _is_int(count) or not 1 <= count <= 64:
+    if not is_int(count) or not 1 <= count <= 64:
         raise BadRequestError(f"sampling_params.n={count!r}: must be a whole number from 1 to 64")
-    if not _is_int(top_k) or (top_k < 1 and top_k != -1):
+    if not is_int(top_k) or (top_k < 1 and top_k != -1):
         raise BadRequestError(f"sampling_params.top_k={top_k!r}: must be -1 (off) or at least 1")
     if seed is None:
         seed = secrets.randbits(31)
-    if not _is_int(seed):
+    if not is_int(seed):
         raise BadRequestError(f"sampling_params.sampling_seed={seed!r}: must be a whole number")
     stops = taken["stop_token_ids"] or []
     if not isinstance(stops, list):
@@ -192,7 +192,7 @@ def _read_prompts(body: Mapping[str, Any], encode: Any) -> tuple[list[tuple[int,
         batched = isinstance(value, list) and isinstance(value[0], list)
         prompts = value if batched else [value]
     for prompt in prompts:
-        if not isinstance(prompt, list | tuple) or not prompt or not all(_is_int(token) for token in prompt):
+        if not isinstance(prompt, list | tuple) or not prompt or not all(is_int(token) for token in prompt):
             raise BadRequestError(f"{given[0]}: must give whole numbers, at least one for each prompt")
     return [tuple(prompt) for prompt in prompts], batched
 
@@ -239,7 +239,3 @@ def _read_number(values: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
         raise BadRequestError(f"sampling_params.{name}: must be a number, not {reprlib.repr(value)}")
     return float(value)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

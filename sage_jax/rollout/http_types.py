@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sage_jax.errors import EngineError, ServerProtocolError
-from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, SamplingParams
+from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, SamplingParams, is_int
 
 _ROUNDING = 1e-4  # a certain token's log-prob may come out a little above 0; more than this is no log-prob
 
@@ -150,17 +150,13 @@ class _Checker:
         return value
 
     def count(self, value: Any, name: str) -> int:
-        self.that(_is_int(value) and value >= 0, f"{name} is {_shown(value)}; a whole number is expected")
+        self.that(is_int(value) and value >= 0, f"{name} is {_shown(value)}; a whole number is expected")
         return value
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _as_float(value: Any) -> float:
     """Returns a number as float, NaN for anything that has none: another type, or too large an integer."""
-    if isinstance(value, float) or _is_int(value):
+    if isinstance(value, float) or is_int(value):
         with contextlib.suppress(OverflowError):
             return float(value)
     return math.nan
@@ -175,7 +171,7 @@ def _read_ids(check: _Checker, body: Mapping[str, Any], budget: int, vocab_size:
     ids = check.sequence(body.get("output_ids"), "output_ids")
     for position, token in enumerate(ids):
         check.that(
-            _is_int(token) and 0 <= token < vocab_size,
+            is_int(token) and 0 <= token < vocab_size,
             f"output_ids[{position}] is {_shown(token)}, outside 0 to {vocab_size - 1}",
         )
     check.that(len(ids) <= budget, f"{len(ids)} output_ids; max_new_tokens was {budget}")

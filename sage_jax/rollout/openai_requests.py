@@ -13,6 +13,7 @@ from typing import Any
 
 import jinja2
 
+from sage_jax.rollout.engine import is_int
 from sage_jax.rollout.http_requests import (
     SAMPLING_NEUTRAL,
     BadRequestError,
@@ -98,7 +99,7 @@ def _check_model(service: EngineService, model: Any) -> None:
 def _read_budget(body: Mapping[str, Any], room: int) -> int:
     name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
     budget = body.get(name, room)
-    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
+    if not is_int(budget) or budget < 1:
         raise BadRequestError(f"{name}={budget!r}: must be a whole number of at least 1")
     return budget
 
@@ -125,7 +126,7 @@ def _is_named(tool: Any) -> bool:
 
 
 def _given_ids(ids: Any) -> tuple[int, ...]:
-    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+    if not isinstance(ids, list) or not all(is_int(token) for token in ids):
         raise BadRequestError("input_ids: must be a list of whole numbers")
     return tuple(ids)
 

@@ -18,7 +18,7 @@ from sage_jax.errors import CheckpointError, ConfigError, EngineError
 from sage_jax.models import hf
 from sage_jax.models.hf_config import family_of
 from sage_jax.rollout.embedded import EmbeddedEngine
-from sage_jax.rollout.engine import ABORT, STOP, GenerateRequest, Generation, SamplingParams
+from sage_jax.rollout.engine import ABORT, STOP, GenerateRequest, Generation, SamplingParams, find_outside
 from sage_jax.rollout.http_requests import BadRequestError, Piece
 from sage_jax.rollout.prefix_sessions import PrefixSessions
 
@@ -138,6 +138,7 @@ class EngineService:
 
     def _check(self, piece: Piece) -> None:
         vocab, stops = self.engine.model.vocab_size, self.engine.config.max_stop_ids
+        stop_ids = piece.sampling.stop_token_ids
         if len(self.live) >= self._limit:
             raise BadRequestError("The request queue is full.", 503)
         if piece.rid in self.live:
@@ -147,11 +148,9 @@ class EngineService:
                 f"The input ({len(piece.ids)} tokens) is longer than the model's context length "
                 f"({self.limit_length} tokens)."
             )
-        for name, ids in (("input_ids", piece.ids), ("stop_token_ids", piece.sampling.stop_token_ids)):
-            bad = [token for token in ids if not 0 <= token < vocab]
-            if bad:
-                raise BadRequestError(f"{name} has id {bad[0]}, outside 0 to {vocab - 1}")
-        if len(piece.sampling.stop_token_ids) + len(self.eos_ids) > stops:
+        if wrong := find_outside(vocab, input_ids=piece.ids, stop_token_ids=stop_ids):
+            raise BadRequestError(wrong)
+        if len(stop_ids) + len(self.eos_ids) > stops:
             raise BadRequestError(f"stop_token_ids: this server takes {stops - len(self.eos_ids)} at most")
 
     def _payload(self, live: _Live, result: Generation, began: float) -> dict[str, Any]:

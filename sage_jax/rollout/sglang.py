@@ -20,7 +20,7 @@ from sage_jax.errors import (
     ServerUnavailableError,
     StaleWeightsError,
 )
-from sage_jax.rollout.engine import ABORT, LENGTH, GenerateRequest, Generation, VersionSpan
+from sage_jax.rollout.engine import ABORT, LENGTH, GenerateRequest, Generation, VersionSpan, find_outside
 from sage_jax.rollout.http_client import BackgroundLoop, HttpClient, HttpOptions
 from sage_jax.rollout.http_types import Answer, generate_body, read_answer
 from sage_jax.rollout.server_pool import ServerPool
@@ -180,12 +180,9 @@ class SglangEngine:
     def _check(self, request: GenerateRequest) -> None:
         if not request.ids:
             raise EngineError(f"request {request.request_id!r}: ids are empty; give at least one token")
-        for name, ids in (("ids", request.ids), ("stop_token_ids", request.sampling.stop_token_ids)):
-            bad = [token for token in ids if not 0 <= token < self._vocab_size]
-            if bad:
-                raise EngineError(
-                    f"request {request.request_id!r}: {name} has id {bad[0]}, outside 0 to {self._vocab_size - 1}"
-                )
+        wrong = find_outside(self._vocab_size, ids=request.ids, stop_token_ids=request.sampling.stop_token_ids)
+        if wrong:
+            raise EngineError(f"request {request.request_id!r}: {wrong}")
 
     # Weights.
 

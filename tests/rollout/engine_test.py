@@ -6,6 +6,7 @@ import pytest
 from sage_jax.errors import ConfigError
 from sage_jax.rollout import Engine, SamplingParams
 from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.engine import find_outside, is_int
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,16 @@ def test_sampling_params_turn_lists_into_tuples():
     assert sampling.stop_token_ids == (3,)
     assert sampling.choices == ((1, 2), (4,))
     hash(sampling)
+
+
+def test_truth_is_no_whole_number():
+    assert [is_int(value) for value in (0, -3, 2**70, True, False, 1.0, "1", None)] == [True] * 3 + [False] * 5
+
+
+def test_the_first_id_outside_of_the_vocabulary_is_named():
+    assert find_outside(10, ids=(0, 9), stops=()) == ""
+    assert find_outside(10, ids=(0, 9), stops=(3, 10, 11)) == "stops has id 10, outside 0 to 9"
+    assert find_outside(10, ids=(-1,)) == "ids has id -1, outside 0 to 9"
 
 
 def test_importing_the_protocol_imports_no_jax():
