@@ -189,7 +189,8 @@ class SglangEngine:
     def update_weights(self, params: Any, version: int) -> None:
         """Writes the weights to a folder and gives it to the servers; returns when those in reach confirm the version.
 
-        Servers that cannot be reached are left out while another one takes the weights; see server_weights.py.
+        Servers that cannot be reached are left out while another one takes the weights; see server_weights.py. When the
+        calling thread is interrupted (Ctrl-C), servers go on taking them until they have, or until `close`.
 
         Raises:
           EngineError: the same version again, turns in progress, parameters that do not fit, no `write_weights`; the

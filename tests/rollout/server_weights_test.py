@@ -214,3 +214,23 @@ def test_closing_during_an_update_lets_the_server_go_on(servers, engine_of):
     assert server.paths[-1] == "/continue_generation"
     assert not server.paused
     assert "closed while servers took weight version 1" in str(errors[0])
+
+
+def test_a_turn_that_is_cancelled_while_it_mends_its_server_lets_it_go_on(servers, engine_of):
+    server, _ = servers
+    engine = engine_of(server)
+    engine.update_weights(None, 1)
+    server.version, server.update_s = "default", 60
+
+    async def cancel():
+        task = asyncio.create_task(engine.generate(turn("episode")))
+        while server.paths.count("/update_weights_from_disk") < 2:
+            await asyncio.sleep(0.01)
+        assert server.paused
+        task.cancel()
+        while server.paused:
+            await asyncio.sleep(0.01)
+        await asyncio.gather(task, return_exceptions=True)
+        return task.cancelled()
+
+    assert asyncio.run(cancel())
