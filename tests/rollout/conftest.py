@@ -54,8 +54,8 @@ def full_logits(params, ids):
 
 
 # A model that answers every chat greedily with a tool call, and a template that shows tools.
-CALL = '{"name": "find", "arguments": {"what": "lamp"}}'
-SPEAKER = dataclasses.replace(MODEL, tie_embeddings=False, num_layers=1)
+CALL = '{"name": "find", "arguments": {"text": "lamp"}}'
+SPEAKER = dataclasses.replace(MODEL, tie_embeddings=False, num_layers=1, max_position=4096)
 SPEAKER_CONFIG = dataclasses.replace(CONFIG, num_slots=4, max_stop_ids=4)
 TEMPLATE = (
     "{% if tools %}{{ '<|user|>' + (tools | tojson) + '<|end|>' }}{% endif %}{% for message in messages %}"

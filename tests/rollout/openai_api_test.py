@@ -1,15 +1,18 @@
 """OpenAI's chat API on our server: its own client, what is taken and refused, content parts, tool calls, siblings."""
 
 import asyncio
+import contextlib
 import json
 
 import httpx
 import openai
 import pytest
 
+from sage_jax.agents.tool_agent import ToolAgent, ToolAgentOptions
+from sage_jax.envs.webwalker import TwinOptions, WebwalkerFactory, make_tasks
 from sage_jax.rollout.openai_llm import OpenAiLlm, OpenAiOptions
 from sage_jax.rollout.server import ServerApp
-from sage_jax.rollout.task_llm import ChatRequest
+from sage_jax.testing.local_pool import LocalPool
 from sage_jax.testing.server_process import ServerProcess, server_arguments
 from tests.rollout import conftest
 from tests.rollout.conftest import CALL, call_app
@@ -205,7 +208,7 @@ def test_a_tool_call_is_read_when_tools_are_offered(speaker):
     (call,) = choice["message"]["tool_calls"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
     assert (call["type"], call["function"]["name"]) == ("function", "find")
-    assert json.loads(call["function"]["arguments"]) == {"what": "lamp"}
+    assert json.loads(call["function"]["arguments"]) == {"text": "lamp"}
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": [TOOL], "tool_choice": "none"}], ids=str)
@@ -257,7 +260,7 @@ def test_openai_s_client_calls_a_tool_and_sends_back_what_it_found(speaker):
     async def converse(ask):
         first = (await ask(messages=messages, **options)).choices[0]
         (call,) = first.message.tool_calls
-        assert (first.finish_reason, json.loads(call.function.arguments)) == ("tool_calls", {"what": "lamp"})
+        assert (first.finish_reason, json.loads(call.function.arguments)) == ("tool_calls", {"text": "lamp"})
         messages.extend([first.message, {"role": "tool", "tool_call_id": call.id, "content": "shelf"}])
         second = (await ask(messages=messages, **options)).choices[0]
         assert second.message.tool_calls[0].id != call.id
@@ -276,17 +279,24 @@ def test_openai_s_client_calls_a_tool_and_sends_back_what_it_found(speaker):
 
 
 @pytest.mark.slow
-def test_the_task_llm_reads_the_calls_of_a_server_process(tmp_path):
+def test_a_task_llm_on_a_server_process_walks_a_site_by_tool_calls(tmp_path):
+    """What task_llm=endpoint with task_mode=tools does: the agent, the environment and the client are the real ones."""
     conftest.save_speaker(tmp_path)
-    sizes = server_arguments(slots=2, max_length=200, prefill_rows=4, prefill_chunk=8, decode_steps=4, block=32)
-    with ServerProcess("sage_jax.rollout.server", "--model", str(tmp_path), *sizes) as server:
+    task = make_tasks(TwinOptions(seed=2, train=1, valid=0, test=0))["train"][0]
+    sizes = server_arguments(slots=2, max_length=3000, prefill_rows=4, prefill_chunk=64, decode_steps=4)
+    with (
+        ServerProcess("sage_jax.rollout.server", "--model", str(tmp_path), *sizes) as server,
+        contextlib.closing(WebwalkerFactory()) as factory,
+    ):
         llm = OpenAiLlm(OpenAiOptions(url=server.url + "/v1", model=tmp_path.name, retries=0))
+        agent = ToolAgent(llm, LocalPool(factory), ToolAgentOptions(mode="tools", max_steps=3, temperature=0.0))
 
-        async def ask():
-            reply = await llm.complete(ChatRequest((USER,), tools=(TOOL,), temperature=0.0, max_tokens=20))
+        async def play():
+            rollouts = await agent.play_all([(task, None, 0)], concurrency=1)
             await llm.close()
-            return reply
+            return rollouts
 
-        reply = asyncio.run(ask())
-    assert [(call.name, json.loads(call.arguments)) for call in reply.tool_calls] == [("find", {"what": "lamp"})]
-    assert (reply.text, reply.finish_reason, reply.completion_tokens) == ("", "tool_calls", 4)
+        (rollout,) = asyncio.run(play())
+    # The tool ran: there is no lamp on that site.
+    assert (rollout.info["outcomes"], rollout.info["ended_by"]) == (["not_found"] * 3, "steps")
+    assert [message["role"] for message in rollout.messages[-4:]] == ["assistant", "tool"] * 2
