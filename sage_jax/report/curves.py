@@ -46,6 +46,11 @@ CHARTS: tuple[Chart, ...] = (
     Chart("Cold start", "nats per token, share", ("sft/loss", "sft/accuracy")),
     Chart("Time of a round", "s", tuple(f"time/{phase}" for phase in PHASES if phase != "env"), stacked=True),
     Chart("Tokens", "tokens", ("tokens/generated", "tokens/trained")),
+    Chart(
+        "Tokens of the engine",
+        "tokens",
+        tuple(f"engine/{name}_tokens" for name in ("generated", "prefilled", "cached")),
+    ),
     Chart("How rollouts ended", "rollouts", prefix="status/", stacked=True),
 )
 

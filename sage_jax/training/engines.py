@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,6 +23,20 @@ from sage_jax.rollout.site_follower import SiteFollower
 from sage_jax.rollout.task_llm import Budget, TaskLlm
 from sage_jax.rollout.weights import WeightFolders
 from sage_jax.settings import RunSettings
+
+# Counters of `Engine.stats` that a round writes; an engine writes those that it keeps.
+COUNTERS = (
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "copied_tokens",
+    "prefilled_tokens",
+    "generated_tokens",
+    "evictions",
+    "retries",
+    "stale_answers",
+    "aborted",
+)
 
 
 def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig, params: Any) -> Engine:
@@ -71,6 +86,13 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
         client.close()
         raise
     return client
+
+
+def engine_metrics(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Returns what an engine did between two looks at its `stats`, as engine/<counter>, and its tokens a second."""
+    counts = {f"engine/{name}": after[name] - before[name] for name in COUNTERS if name in before and name in after}
+    generated = counts.get("engine/generated_tokens")
+    return counts if generated is None else counts | {"time/generated_per_second": generated / seconds}
 
 
 def open_task_llm(settings: RunSettings, folder: pathlib.Path) -> TaskLlm:

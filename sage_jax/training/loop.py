@@ -7,6 +7,7 @@ on the one before (ahead.py), and a checkpoint also has the parameters that the 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import time
@@ -33,6 +34,7 @@ from sage_jax.skills import SkillBank, save_bank
 from sage_jax.training.ahead import Ahead
 from sage_jax.training.batches import place_batch
 from sage_jax.training.cold_start import cold_start
+from sage_jax.training.engines import engine_metrics
 from sage_jax.training.evaluate import check_outcomes, evaluate, evaluate_skills
 from sage_jax.training.processes import RunWriter, is_first, once, whole_arrays
 from sage_jax.training.profile import Trace, parse_steps
@@ -220,7 +222,10 @@ def play(session: Session, bank: SkillBank, number: int) -> Any:
     settings, every = session.settings, session.tasks["train"]
     rounds = session.skill_player.play_round if session.skill_player else METHODS[settings.rl.method]
     tasks = round_tasks(every, settings, number)
-    return session.runner.run(rounds(session.player, settings, tasks, every, bank, number))
+    before, begun = session.engine.stats(), time.monotonic()
+    result = session.runner.run(rounds(session.player, settings, tasks, every, bank, number))
+    used = engine_metrics(before, session.engine.stats(), time.monotonic() - begun)
+    return dataclasses.replace(result, metrics={**result.metrics, **used})
 
 
 def plays_ahead(settings: RunSettings, number: int) -> bool:
@@ -317,6 +322,7 @@ def learn(
         "update/steps": float(state.step),
         "update/fill": float(np.mean(fill)),
         "update/sequences": float(len(sequences)),
+        "update/turns": float(sum(turn.advantage is not None for one in trajectories for turn in one.turns)),
     }
     return state, values
 

@@ -14,14 +14,15 @@ from sage_jax.training import loop
 
 
 def outcome(folder):
-    """Returns everything that a run ends with, but for wall times."""
+    """Returns everything that a run ends with, but for wall times and the work that the engine was spared."""
     with Checkpointer(folder / "checkpoints") as checkpointer:
         manifest = json.loads((folder / "checkpoints" / "manifests" / f"{checkpointer.latest()}.json").read_text())
         fingerprint = manifest["fingerprint"]
     with Checkpointer(folder / "checkpoints", fingerprint=fingerprint) as checkpointer:
         restored = checkpointer.restore()
     timeless = [
-        {name: value for name, value in line.items() if not name.startswith("time")} for line in read_metrics(folder)
+        {name: value for name, value in line.items() if not name.startswith(("time", "engine/"))}
+        for line in read_metrics(folder)
     ]
     files = {
         path.name: path.read_text()

@@ -1,15 +1,22 @@
 """One table of metric names, and the page made from it."""
 
 import pathlib
+import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from sage_jax.errors import ConfigError
+from sage_jax.losses import policy_loss
 from sage_jax.metrics import METRICS, check_names
-from sage_jax.metrics.names import markdown
+from sage_jax.metrics.names import REVIEW_OUTCOMES, markdown
+from sage_jax.rollout import embedded, sglang
+from sage_jax.training.engines import engine_metrics
 from sage_jax.types import Status
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
+ROOT = pathlib.Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 def test_page_is_what_the_table_says():
@@ -20,6 +27,35 @@ def test_names_are_unique_and_told():
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
     assert all(metric.unit and metric.meaning for metric in METRICS)
+
+
+def dynamic_names():
+    """Returns the names that code composes, from what it composes them of."""
+    ones = jnp.ones(2)
+    options = {"importance_cap": 1.0, "kl_coef": 1.0}
+    inputs = dict.fromkeys(("old_logprobs", "ref_logprobs", "engine_logprobs", "entropy"), ones)
+    _, aux = jax.eval_shape(lambda: policy_loss(ones, ones, ones, **inputs, **options))
+    loop = (ROOT / "sage_jax" / "training" / "loop.py").read_text()
+    stats = {**dict.fromkeys(embedded._COUNTERS + sglang._COUNTERS, 0.0), "evictions": 0.0}
+    return {
+        *(f"loss/{name}" for name in aux),
+        *(f"time/{phase}" for phase in re.findall(r'clock.lap\("([a-z]+)"', loop)),
+        *engine_metrics(stats, stats, 1.0),
+        *(f"review/{outcome}" for outcome in REVIEW_OUTCOMES),
+        *(f"status/{status.value}" for status in Status),
+        *(f"advantage/{stream}_std" for stream in ("act", "review")),
+    }
+
+
+def test_every_name_is_written_by_some_code():
+    folder = ROOT / "sage_jax"
+    readers = {folder / "metrics" / "names.py", *(folder / "report").rglob("*.py")}
+    paths = (path for path in folder.rglob("*.py") if path not in readers)
+    text = "\n".join(path.read_text() for path in paths)
+    listed = [metric.name for metric in METRICS if "<" not in metric.name]
+    composed = dynamic_names()
+    check_names(composed)
+    assert [name for name in listed if f'"{name}"' not in text and name not in composed] == []
 
 
 def test_every_status_has_a_count():

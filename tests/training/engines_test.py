@@ -12,7 +12,7 @@ from sage_jax.rollout import GenerateRequest, SamplingParams
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.settings import RunSettings
 from sage_jax.testing.faulty_server import FaultyServer
-from sage_jax.training.engines import open_engine
+from sage_jax.training.engines import engine_metrics, open_engine
 
 MODEL = ModelConfig(
     vocab_size=96, hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8,
@@ -78,6 +78,14 @@ def test_an_engine_of_lower_precision_is_near_the_learner_and_blind_to_its_neigh
     assert gaps[""].max() < 1e-4
     assert 1e-3 < gaps["bfloat16"].mean() < 0.05
     assert gaps["bfloat16"].max() < 0.5
+
+
+def test_what_an_engine_did_in_a_round_by_hand():
+    before = {"requests": 3.0, "generated_tokens": 10.0, "evictions": 1, "running": 2, "weight_version": 4}
+    after = {"requests": 8.0, "generated_tokens": 50.0, "evictions": 1, "running": 0, "weight_version": 5, "retries": 1}
+    want = {"engine/requests": 5, "engine/generated_tokens": 40, "engine/evictions": 0, "time/generated_per_second": 20}
+    assert engine_metrics(before, after, 2.0) == want
+    assert engine_metrics({"turns": 1.0}, {"turns": 2.0}, 1.0) == {}
 
 
 def test_servers_have_the_weights_before_the_first_turn(params, tmp_path, monkeypatch):

@@ -137,6 +137,7 @@ def test_one_update_a_round_is_strictly_on_policy():
     assert metrics["loss/ratio"] == metrics["loss/ratio_max"] == 1.0
     assert metrics["update/steps"] == int(state.step) == 1
     assert metrics["update/sequences"] == 4
+    assert metrics["update/turns"] == 5
     assert metrics["tokens/trained"] == 25  # five turns of five tokens; the sixth has no advantage
     assert not same(state.params, session.params)
 
@@ -316,6 +317,12 @@ def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_pat
     assert line["time/round"] >= line["time/rollout"] + line["time/reward"] + line["time/update"]
     assert min(line[f"time/{phase}"] for phase in ("rollout", "env", "reward", "pack", "update", "weights")) > 0
     assert line["time/tokens_per_second"] > 0
+    assert line["engine/generated_tokens"] >= line["tokens/generated"] > 0  # probes are not in the second
+    assert line["engine/prefilled_tokens"] > 0
+    assert line["engine/prompt_tokens"] > line["engine/cached_tokens"] > 0
+    assert line["engine/requests"] >= line["update/turns"] > 0
+    assert line["engine/evictions"] == 0
+    assert line["time/generated_per_second"] > 0
     assert "time/mfu" not in line  # the peak of a CPU is not known
     assert line["bank/size"] == len(bank) == shown["skills"] > 0
     assert line["utility/probe_run"] > 0
