@@ -12,12 +12,13 @@ import pytest
 import safetensors.numpy
 
 from sage_jax.errors import ConfigError, ServerRefusedError
+from sage_jax.models.transformer import abstract_params
 from sage_jax.rollout import GenerateRequest, SamplingParams, weight_transfer
 from sage_jax.rollout.http_client import HttpOptions
 from sage_jax.rollout.sglang import SglangEngine
 from sage_jax.rollout.weights import WeightFolders
 from sage_jax.testing.faulty_server import VOCAB_SIZE, FaultyServer
-from tests.rollout.conftest import MODEL, draw_params
+from tests.rollout.conftest import MODEL
 
 # What SGLang's reader lets a pickle of tensors name.
 ALLOWED = {
@@ -41,7 +42,8 @@ def read(body):
 
 @pytest.fixture(scope="module")
 def weights():
-    return draw_params(3)
+    generator = np.random.default_rng(3)
+    return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), abstract_params(MODEL))
 
 
 @pytest.fixture
