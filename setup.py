@@ -37,7 +37,7 @@ setuptools.setup(
         # SFT sets in array_record, without TensorFlow; the second is a dependency that the first does not declare
         "data": ["tensorflow-datasets>=4.9.10", "importlib-resources>=6"],
         "tpu": ["jax[tpu]>=0.10.2"],
-        "ray": ["ray>=2.51"],  # environment workers on a cluster
+        "ray": ["ray>=2.51"],  # environments or whole episodes on a cluster
         "torch": ["torch>=2.9"],  # sends weights to servers as tensors
         "launch": ["xmanager>=0.8.5"],
         "notebooks": ["jupyterlab>=4", "nbclient>=0.10", "pandas>=2.3"],

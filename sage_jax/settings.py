@@ -103,6 +103,13 @@ class AgentSettings(config.Settings):
         low=0,
         free=True,
     )
+    rollout_backend: str = setting(
+        "local",
+        "episodes are played in this process, or by actors of a Ray cluster (with engine=http)",
+        choices=("local", "ray"),
+        free=True,
+    )
+    rollout_workers: int = setting(2, "these actors, each with env_workers environment processes", low=1, free=True)
 
     def __post_init__(self) -> None:
         """Checks each field."""
@@ -373,6 +380,8 @@ class RunSettings(config.RunConfig):
             raise config.ConfigError(f"baseline=True with method={self.rl.method!r}: it is SAGE's; drop one")
         if self.rl.method == "skillr1":
             self._check_skill_r1()
+        if self.agent.rollout_backend == "ray":
+            self._check_ray()
         if self.engine.engine == "http" and self.agent.choices:
             raise config.ConfigError("choices=True with engine='http': servers cannot sample among choices; drop one")
         if self.engine.engine == "http" and self.engine.engine_dtype:
@@ -398,6 +407,23 @@ class RunSettings(config.RunConfig):
                     f"eval_splits contains {split!r}: expected some of {', '.join(splits)} "
                     f"with benchmark={self.tasks.benchmark!r}"
                 )
+
+    def _check_ray(self) -> None:
+        if self.engine.engine != "http":
+            raise config.ConfigError(
+                f"rollout_backend='ray' with engine={self.engine.engine!r}: actors on other machines cannot reach an "
+                "engine in this process; use engine='http'"
+            )
+        if self.rl.method == "skillr1":
+            raise config.ConfigError(
+                "rollout_backend='ray' with method='skillr1': its rollouts are calls of a task LLM, which this process "
+                "makes; use rollout_backend='local'"
+            )
+        if self.tasks.env_backend != "process":
+            raise config.ConfigError(
+                f"rollout_backend='ray' with env_backend={self.tasks.env_backend!r}: actors have environment "
+                "processes of their own; use env_backend='process'"
+            )
 
     def _check_code(self) -> None:
         if self.agent.context != "chat":

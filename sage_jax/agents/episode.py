@@ -174,6 +174,9 @@ class Player:
         """Returns what plays one plan."""
         return Episode(self, plan, name)
 
+    def close(self) -> None:
+        """Ends what the player itself started; engine and pool are their owner's."""
+
 
 class Episode:
     """The state of one episode while it is played; agents of another kind replace how it opens, reads and ends."""

@@ -15,6 +15,30 @@ from sage_jax.errors import ConfigError, EnvError
 _CLOSE_S = 10.0
 
 
+def join_cluster(asked_by: str) -> Any:
+    """Returns Ray, connected to the cluster of $RAY_ADDRESS or else to a new one on this machine.
+
+    Raises:
+      ConfigError: Ray is not installed, or that cluster does not answer; names the setting that asked for it.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{asked_by} needs Ray: pip install 'sage_jax[ray]'") from error
+    if not ray.is_initialized():
+        try:
+            ray.init(log_to_driver=False, include_dashboard=False)
+        except ConnectionError as error:
+            raise ConfigError(f"{asked_by}: no cluster at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')!r}") from error
+    return ray
+
+
+def environment_of_actors(**variables: str) -> dict[str, Any]:
+    """Returns the runtime environment of an actor: where this process finds modules, and variables."""
+    path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    return {"env_vars": {"PYTHONPATH": path, **variables}}
+
+
 class Host:
     """What the actor is: hosts one object and answers calls on it."""
 
@@ -45,13 +69,8 @@ class RayWorker:
         Raises:
           ConfigError: Ray is not installed.
         """
-        try:
-            import ray
-        except ModuleNotFoundError as error:
-            raise ConfigError("env_backend='ray' needs Ray: pip install 'sage_jax[ray]'") from error
-        if not ray.is_initialized():
-            ray.init(log_to_driver=False, include_dashboard=False)
-        self._ray, self._make, self._args, self._start_timeout_s = ray, make, args, start_timeout_s
+        self._ray = join_cluster("env_backend='ray'")
+        self._make, self._args, self._start_timeout_s = make, args, start_timeout_s
         self._actor: Any = None
         self.pid: int | None = None
 
@@ -68,9 +87,8 @@ class RayWorker:
           EnvError: the object could not be built.
         """
         self.kill()
-        path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         actor_class = self._ray.remote(
-            num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD", runtime_env={"env_vars": {"PYTHONPATH": path}}
+            num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD", runtime_env=environment_of_actors()
         )(Host)
         self._actor = actor_class.remote()
         try:

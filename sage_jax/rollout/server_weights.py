@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sage_jax.errors import (
     EngineError,
@@ -28,6 +28,14 @@ from sage_jax.rollout.weight_transfer import Call, Transfer
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"(?:([0-9a-f]{8})-)?([0-9]+)")  # "<trainer>-<version>"; a bare number is someone else's habit
 _QUICK_S = 20.0  # for calls that a sound server answers at once
+
+
+class Published(NamedTuple):
+    """Weights that were pushed: the folder that servers load, the version, and the trainer in its name."""
+
+    folder: Path
+    version: int
+    trainer: str
 
 
 class ServerWeights:
@@ -53,6 +61,18 @@ class ServerWeights:
     def name(self, version: int | None = None) -> str:
         """Returns the name under which servers know a version, the newest by default."""
         return f"{self._trainer}-{self.version if version is None else version}"
+
+    @property
+    def published(self) -> Published | None:
+        """The newest weights, for another client of the same servers."""
+        if self._folder is None or self.version is None:
+            return None
+        return Published(self._folder, self.version, self._trainer)
+
+    async def adopt(self, published: Published) -> None:
+        """Makes another client's weights the newest; servers are asked for theirs before their next turn."""
+        self._folder, self.version, self._trainer = published
+        self._holders, self._left_out = set(), set()
 
     def are_stale(self, answer: Answer) -> bool:
         """Tells whether a turn was sampled, in whole or in part, by other weights than the newest."""

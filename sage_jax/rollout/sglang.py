@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import secrets
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from sage_jax.rollout.engine import ABORT, LENGTH, GenerateRequest, Generation, 
 from sage_jax.rollout.http_client import BackgroundLoop, HttpClient, HttpOptions
 from sage_jax.rollout.http_types import Answer, generate_body, read_answer
 from sage_jax.rollout.server_pool import ServerPool
-from sage_jax.rollout.server_weights import ServerWeights, version_number
+from sage_jax.rollout.server_weights import Published, ServerWeights, version_number
 from sage_jax.rollout.weight_transfer import require_success, transfer_named
 
 _COUNTERS = (
@@ -73,7 +74,7 @@ class SglangEngine:
         self._pool = ServerPool(self._urls, rest_s=options.rest_s, rest_max_s=options.rest_max_s)
         self._weights = ServerWeights(self._client, self._urls, self._pool, transfer_named(weight_transfer))
         self._busy: dict[str, asyncio.Task] = {}  # by session
-        self._numbers = itertools.count()
+        self._name, self._numbers = secrets.token_hex(4), itertools.count()  # several clients may use one server
         self._side_tasks: set[asyncio.Task] = set()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
         self._closed = False
@@ -156,7 +157,7 @@ class SglangEngine:
         return answer
 
     async def _ask(self, url: str, request: GenerateRequest, budget: int) -> Answer:
-        rid = f"{request.request_id}#{next(self._numbers)}"
+        rid = f"{request.request_id}#{self._name}.{next(self._numbers)}"
         body = generate_body(request, rid=rid, budget=budget)
         try:
             found = await self._client.call(url, "/generate", body, timeout_s=self._client.options.timeout_s)
@@ -215,6 +216,16 @@ class SglangEngine:
             if self._closed:
                 raise EngineError(f"the engine was closed while servers took weight version {version}") from None
             raise
+
+    @property
+    def published(self) -> Published | None:
+        """The weights that were pushed last: what another client of the same servers is to `adopt`."""
+        return self._weights.published
+
+    def adopt(self, published: Published | None) -> None:
+        """Takes answers of these weights alone from now on, as if this client had pushed them itself."""
+        if published != self.published:
+            self._submit(self._weights.adopt(published)).result()
 
     async def _refuse_if_busy(self, version: int) -> None:
         """Runs behind every turn that was asked for before, and after those that were cancelled have gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -62,6 +62,25 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
         engine = EmbeddedEngine(model, params, config, mesh=engine_mesh(mesh) if cut else None)
         engine.warmup(choices=settings.agent.choices)
         return engine
+    client = open_client(settings, model, WeightFolders(folder / "weights", model, source=settings.policy.model))
+    try:
+        _check_lengths(client, sizes.max_length)
+        client.update_weights(params, 0)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def open_client(
+    settings: RunSettings, model: ModelConfig, write_weights: Callable[[Any, int], pathlib.Path] | None = None
+) -> SglangEngine:
+    """Returns a client of the run's servers, to be closed by the caller; without `write_weights` it pushes none.
+
+    Raises:
+      ConfigError: there is no key where one was named.
+    """
+    sizes = settings.engine
     key = read_key("engine_api_key_env", sizes.engine_api_key_env) if sizes.engine_api_key_env else ""
     # Half an episode's time for a turn, so that one that hangs leaves time for another attempt.
     options = HttpOptions(
@@ -72,20 +91,13 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
         control_timeout_s=sizes.engine_control_timeout_s,
         retry_s=settings.agent.episode_timeout_s,
     )
-    client = SglangEngine(
+    return SglangEngine(
         options,
         vocab_size=model.vocab_size,
         max_length=sizes.max_length,
-        write_weights=WeightFolders(folder / "weights", model, source=settings.policy.model),
+        write_weights=write_weights,
         weight_transfer=sizes.engine_weight_transfer,
     )
-    try:
-        _check_lengths(client, sizes.max_length)
-        client.update_weights(params, 0)
-    except BaseException:
-        client.close()
-        raise
-    return client
 
 
 def engine_metrics(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> dict[str, float]:

@@ -18,6 +18,7 @@ from sage_jax.agents.coding import CodePlayer
 from sage_jax.agents.editor import Editor, EditorOptions
 from sage_jax.agents.episode import AgentOptions, Player
 from sage_jax.agents.episode_agent import EpisodeAgent
+from sage_jax.agents.ray_player import RayPlayer
 from sage_jax.agents.tool_agent import ToolAgent, ToolAgentOptions
 from sage_jax.benchmarks import Benchmark
 from sage_jax.benchmarks.base import TRAIN, Progress, plays_code
@@ -43,7 +44,7 @@ from sage_jax.rollout.task_llm import Budget, TaskLlm
 from sage_jax.seeding import jax_key
 from sage_jax.settings import TOOL_BENCHMARKS, RunSettings
 from sage_jax.skills import RetrievalConfig, SkillBank, SkillFolder, load_bank, load_folder
-from sage_jax.training.engines import open_engine, open_task_llm
+from sage_jax.training.engines import open_client, open_engine, open_task_llm
 from sage_jax.training.optimizer import make_optimizer, make_schedule, rl_options
 from sage_jax.training.processes import is_first, once, whole_arrays
 from sage_jax.training.state import state_layout
@@ -143,6 +144,7 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
         runner = stack.enter_context(asyncio.Runner())
         if engine is not None and pool is not None:
             player = make_player(settings, engine, pool, tokenizer, encode)
+            stack.callback(player.close)
             skill_player = make_skill_player(settings, engine, pool, tokenizer, folder, stack, runner)
         optimizer = make_optimizer(rl_options(settings))
         run_forward = policy_forward(settings, model)
@@ -320,9 +322,29 @@ def make_player(settings: RunSettings, engine: Engine, pool: EnvPool, tokenizer:
     shaping = ActShaping() if settings.rl.act_shaping else ActShaping(**free)
     outcome = OutcomeConfig(kind=settings.rl.outcome, scale=settings.rl.reward_scale)
     kind = Player
-    if plays_code(settings.open_benchmark()):
+    if agent.rollout_backend == "ray":
+        kind = functools.partial(
+            RayPlayer,
+            open_player=functools.partial(open_player, settings),
+            workers=agent.rollout_workers,
+            concurrency=agent.concurrency,
+        )
+    elif plays_code(settings.open_benchmark()):
         kind = functools.partial(CodePlayer, guide=settings.appworld.app_guide)
     return kind(engine, pool, tokenizer, options, encode=encode, retrieval=retrieval, shaping=shaping, outcome=outcome)
+
+
+@contextlib.contextmanager
+def open_player(settings: RunSettings) -> Iterator[Player]:
+    """Opens a player with environments and a client of the run's servers of its own: what a Ray actor hosts."""
+    local = dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, rollout_backend="local"))
+    own, tokenizer = settings.tasks, load_tokenizer(pathlib.Path(settings.policy.model))
+    factory = settings.open_benchmark().factory()
+    with (
+        EnvPool(factory, workers=own.env_workers, timeout_s=own.env_timeout_s) as pool,
+        contextlib.closing(open_client(settings, model_config(settings))) as client,
+    ):
+        yield make_player(local, client, pool, tokenizer, text_encoder(tokenizer))
 
 
 def make_skill_player(

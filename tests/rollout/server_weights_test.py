@@ -234,3 +234,31 @@ def test_a_turn_that_is_cancelled_while_it_mends_its_server_lets_it_go_on(server
         return task.cancelled()
 
     assert asyncio.run(cancel())
+
+
+# Another client of the same run.
+
+
+def test_a_client_that_adopts_weights_takes_answers_of_them_alone(servers, engine_of):
+    first, second = servers
+    trainer, other = engine_of(first, second), engine_of(first, second)
+    trainer.update_weights(None, 3)
+    assert trainer.published.version == 3
+    other.adopt(trainer.published)
+    (result,) = generate(other, turn(session_of(other, first)))
+    assert (result.weight_version, result.ids) == (3, RIGHT)
+    assert other.stats()["weights_pushed_again"] == 0
+    trainer.update_weights(None, 4)
+    other.adopt(trainer.published)
+    assert generate(other, turn(session_of(other, second)))[0].weight_version == 4
+    first.version = "default"  # as after a restart: whoever notices gives them again
+    assert generate(other, turn(session_of(other, first)))[0].weight_version == 4
+    assert other.stats()["weights_pushed_again"] == 1
+
+
+def test_clients_name_their_requests_apart(servers, engine_of):
+    engines = [engine_of(servers[0]) for _ in range(2)]
+    for engine in engines:
+        generate(engine, turn("session"))
+    rids = [body["rid"] for body in servers[0].bodies if "rid" in body]
+    assert len(rids) == len(set(rids)) == 2
