@@ -60,7 +60,6 @@ class EmbeddedEngine:
         config: EngineConfig | None = None,
         *,
         version: int = 0,
-        device: jax.Device | None = None,
         mesh: Mesh | None = None,
     ):
         """Starts the driver thread.
@@ -70,8 +69,7 @@ class EmbeddedEngine:
           params: its parameters, stacked or unstacked; copied, and held in the compute dtype where that is narrower.
           config: sizes.
           version: weight version of `params`.
-          device: where to run; the first local device when None.
-          mesh: several devices to run on instead (`layout.engine_mesh`).
+          mesh: devices to run on (`layout.engine_mesh`); the first local device when None.
 
         Raises:
           ConfigError: the context is longer than the model's.
@@ -83,7 +81,7 @@ class EmbeddedEngine:
             )
         self._programs = compile_programs(model, self.config)
         self._mesh, cache = mesh, jax.eval_shape(functools.partial(empty_cache, model, self.config))
-        self._weights_at: Any = device or jax.local_devices()[0]
+        self._weights_at: Any = jax.local_devices()[0]
         cache_at: Any = self._weights_at
         if mesh is not None:
             self._weights_at, cache_at = weight_shardings(model, mesh), cache_shardings(cache, mesh)
@@ -276,12 +274,13 @@ class EmbeddedEngine:
             return
         # Contexts of like length side by side: a group's attention goes as far as its longest one.
         running.sort(key=lambda slot: slot.turn.length)
-        free = [slot for slot in running if slot.turn.trie is None]
-        among = [slot for slot in running if slot.turn.trie is not None]
-        if free:
-            self._decode(free, self._programs.decode)
-        if among:
-            self._decode(among, self._programs.decode_among, choice_mask(self.config, self.model.vocab_size, among))
+        plain = [slot for slot in running if slot.turn.trie is None]
+        choosing = [slot for slot in running if slot.turn.trie is not None]
+        if plain:
+            self._decode(plain, self._programs.decode)
+        if choosing:
+            mask = choice_mask(self.config, self.model.vocab_size, choosing)
+            self._decode(choosing, self._programs.decode_choices, mask)
 
     def _end_session(self, session: str) -> None:
         self._remove_cancelled()
@@ -415,7 +414,7 @@ class EmbeddedEngine:
         self._prefill([])
         self._decode([], self._programs.decode)
         if choices:
-            self._decode([], self._programs.decode_among, choice_mask(self.config, self.model.vocab_size, []))
+            self._decode([], self._programs.decode_choices, choice_mask(self.config, self.model.vocab_size, []))
         self._cache = self._programs.copy(None, self._cache, copy_batch(self.config, []))
         self._cache = self._programs.clear(None, self._cache, np.int32(0))
         self._slots.forget()

@@ -114,7 +114,7 @@ class EngineConfig:
         return -(-self.num_slots // self.decode_rows) * self.decode_rows
 
     @property
-    def spare(self) -> int:
+    def scratch(self) -> int:
         """Position from which nothing is ever read: rows without work write there."""
         return self.cache_length - max(self.prefill_chunk, self.decode_steps)
 
@@ -130,7 +130,7 @@ class PrefillRows(NamedTuple):
     Attributes:
       ids: tokens, padded behind `counts`.
       slots: where each piece belongs.
-      starts: position of its first token; `spare` in a row without work.
+      starts: position of its first token; `scratch` in a row without work.
       counts: tokens in it; 0 in a row without work.
     """
 
@@ -301,7 +301,7 @@ def _decode_group(
 ) -> tuple[Cache, Decoded]:
     """Decodes one group until all of its rows have stopped."""
     size, active = config.decode_rows, rows.budgets > 0
-    starts, longest = jnp.where(active, rows.lengths, config.spare), jnp.max(jnp.where(active, rows.lengths, 0))
+    starts, longest = jnp.where(active, rows.lengths, config.scratch), jnp.max(jnp.where(active, rows.lengths, 0))
     head = head_weights(params)
 
     def step(carry: _DecodeCarry) -> _DecodeCarry:
@@ -356,11 +356,11 @@ def clear(model: ModelConfig, config: EngineConfig, params: None, cache: Cache, 
 
 
 class Programs(NamedTuple):
-    """Compiled programs; `decode_among` takes the extra mask and gives one token a dispatch."""
+    """Compiled programs; `decode_choices` takes the extra mask and gives one token a dispatch."""
 
     prefill: Any  # jitted functions
     decode: Any
-    decode_among: Any
+    decode_choices: Any
     copy: Any
     clear: Any
 

@@ -124,7 +124,7 @@ def prefill_batch(config: EngineConfig, pieces: Sequence[tuple[Slot[Run], int, i
     rows = PrefillRows(
         ids=_host((count, config.prefill_chunk)),
         slots=_host(count),
-        starts=_host(count, fill=config.spare),
+        starts=_host(count, fill=config.scratch),
         counts=_host(count),
     )
     for row, (slot, start, length) in enumerate(pieces):

@@ -26,7 +26,6 @@ class WeightFolders:
         model: ModelConfig,
         *,
         source: str | os.PathLike[str] | None = None,
-        dtype: str = "float32",
         keep: int = 2,
     ):
         """Keeps the arguments.
@@ -35,7 +34,6 @@ class WeightFolders:
           root: folder of the versions; made when missing.
           model: the model.
           source: folder whose tokenizer files and other config keys go along.
-          dtype: stored dtype, "float32" or "bfloat16". float32 keeps server and trainer comparable.
           keep: versions that stay on disk, the newest included.
 
         Raises:
@@ -43,7 +41,7 @@ class WeightFolders:
         """
         if keep < 1:
             raise ConfigError(f"keep={keep!r}: must be at least 1, for the version in use")
-        self._root, self._model, self._source, self._dtype, self._keep = Path(root), model, source, dtype, keep
+        self._root, self._model, self._source, self._keep = Path(root), model, source, keep
 
     def __call__(self, params: Params, version: int) -> Path:
         """Writes a version; returns its absolute folder.
@@ -52,7 +50,8 @@ class WeightFolders:
           CheckpointError: parameters that do not fit the model.
         """
         folder = self._root / f"{_PREFIX}{version:09d}"
-        hf.save(folder, self._model, jax.device_get(params), dtype=self._dtype, source=self._source)
+        # float32 keeps server and trainer comparable.
+        hf.save(folder, self._model, jax.device_get(params), dtype="float32", source=self._source)
         os.utime(folder)
         self._prune(folder)
         return folder.resolve()

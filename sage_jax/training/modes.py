@@ -34,10 +34,10 @@ def evaluate_run(settings: RunSettings, tag: str) -> pathlib.Path:
     folder = pathlib.Path(settings.run_dir)
     with open_session(settings, folder, training=False) as session:
         restored = newest_checkpoint(settings, session.model)
-        bank, version = session.start_bank(), 1
+        bank = session.start_bank()
         if restored is not None:
-            bank, version = SkillBank.restore(restored.document["bank"]), restored.step + 1
-            session.engine.update_weights(session.weights(restored.arrays["state"].params), version)
+            bank = SkillBank.restore(restored.document["bank"])
+            session.engine.update_weights(session.weights(restored.arrays["state"].params), restored.step + 1)
         tasks = {split: session.tasks[split] for split in session.eval_splits}
         path = folder / "eval" / f"{tag}.json"
         if session.skill_player:

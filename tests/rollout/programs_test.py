@@ -78,8 +78,8 @@ def test_given_sizes_go_first():
 def test_cache_has_whole_blocks_and_room_behind_the_longest_context(max_length):
     config = EngineConfig(num_slots=3, max_length=max_length, prefill_chunk=32, decode_steps=4, block=64)
     assert config.cache_length % config.block == 0
-    assert config.spare >= max_length
-    assert config.spare + 32 <= config.cache_length
+    assert config.scratch >= max_length
+    assert config.scratch + 32 <= config.cache_length
     keys, values = empty_cache(MODEL, config)[0]
     assert keys.shape == (8, 2, 32, config.cache_length)
     assert values.shape == (8, 2, config.cache_length, 32)

@@ -91,7 +91,7 @@ def test_batches_name_slots_and_pad_with_rows_without_work():
     pieces = prefill_batch(CONFIG, [(slot, 0, 8), (slot, 8, 3)])
     assert pieces.ids[1].tolist() == [8, 9, 10, 0, 0, 0, 0, 0]
     assert pieces.slots.tolist() == [1, 1, 0, 0]
-    assert pieces.starts.tolist() == [0, 8, CONFIG.spare, CONFIG.spare]
+    assert pieces.starts.tolist() == [0, 8, CONFIG.scratch, CONFIG.scratch]
     assert pieces.counts.tolist() == [8, 3, 0, 0]
     slot.turn.extend(1, [33], [-1.0], [-1.0])
     rows = decode_batch(CONFIG, 50, [slot])
