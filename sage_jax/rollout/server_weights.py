@@ -127,8 +127,8 @@ class ServerWeights:
                         f"{self._trainer}); give each run servers of its own"
                     )
                 self._holders.discard(url)
-                self.pushed_again += 1
                 await self._push(url, folder, version, self._once)
+                self.pushed_again += 1
             self._holders.add(url)
             if url in self._left_out:
                 self._left_out.discard(url)

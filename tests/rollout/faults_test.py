@@ -309,7 +309,7 @@ def wait_for_second_turns(engine, episodes):
 
 
 def test_a_round_survives_a_server_that_is_killed_and_comes_back(engine_of):
-    with ServerProcess("sage_jax.testing.faulty_server", "--delay", "0.1") as server:
+    with ServerProcess("sage_jax.testing.faulty_server", "--delay", "0.3") as server:
         engine = engine_of(server.url, attempts=200, retry_s=60, wait_s=0.05, wait_max_s=0.2)
         engine.update_weights(None, 5)
 
