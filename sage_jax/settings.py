@@ -30,6 +30,7 @@ LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 ATTENTION = ("auto", "xla", "recompute", "tiled", "cudnn", "splash")
 METHODS = ("grpo", "sage", "skillmaster", "skillr1")
 OUTCOMES = ("success", "score")
+RUNNING_TURNS = ("finish", "correct", "drop")
 MODES = ("sibling", "literal")  # as in losses.generations, which loads no settings
 KEEPS = ("first", "best")  # as in methods.skill_r1
 FORMATS = ("file", "body")  # as in agents.editor
@@ -163,6 +164,12 @@ class RlSettings(config.Settings):
     epochs: int = setting(1, "passes over the same rollouts", low=1)
     minibatches: int = setting(1, "updates of one pass", low=1)
     ahead: bool = setting(False, "play the next round while learning from this one, one update behind")
+    running_turns: str = setting(
+        "finish",
+        "turns of a round ahead when its learner has new weights: play on with the old, go on with the new, or end",
+        choices=RUNNING_TURNS,
+        free=True,
+    )
     aggregation: str = setting("token_mean", "of the loss", choices=("token_mean", "sequence_mean", "constant_length"))
     constant_length: int = setting(0, "tokens, for aggregation constant_length", low=0)
     clip_low: float = setting(0.2, "the ratio is clipped below at 1 - clip_low", above=0, high=1)
@@ -366,6 +373,7 @@ class RunSettings(config.RunConfig):
                 f"engine_api_key_env={self.engine.engine_api_key_env!r}: both are of servers; use engine='http' with "
                 "engine_urls, or leave them empty"
             )
+        self._check_running_turns()
         if self.rl.ratio_level == "sequence" and self.rl.aggregation != "sequence_mean":
             raise config.ConfigError(
                 f"ratio_level='sequence' with aggregation={self.rl.aggregation!r}: a ratio of whole sequences needs "
@@ -424,6 +432,20 @@ class RunSettings(config.RunConfig):
                 f"rollout_backend='ray' with env_backend={self.tasks.env_backend!r}: actors have environment "
                 "processes of their own; use env_backend='process'"
             )
+
+    def _check_running_turns(self) -> None:
+        rl, engine = self.rl, self.engine.engine
+        if rl.running_turns == "finish":
+            return
+        problem = ""
+        if not rl.ahead:
+            problem = "ahead=False: no round is played during an update; set ahead=True, or leave it 'finish'"
+        elif not rl.importance_cap:
+            problem = "importance_cap=0: tokens of several weights need importance weights; use 2, say, or 'finish'"
+        elif engine != "embedded":
+            problem = f"engine={engine!r}: servers are given new weights between rounds alone; use 'finish'"
+        if problem:
+            raise config.ConfigError(f"running_turns={rl.running_turns!r} with {problem}")
 
     def _check_code(self) -> None:
         if self.agent.context != "chat":

@@ -17,7 +17,7 @@ import numpy as np
 from sage_jax.agents.episode import EpisodePlan, Player
 from sage_jax.losses import stream_advantages
 from sage_jax.methods.credit import paired_rewards, step_credit
-from sage_jax.methods.outcomes import failures, means, require_outcome
+from sage_jax.methods.outcomes import means, require_round
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
@@ -64,7 +64,7 @@ async def play_round(
     trajectories = await player.play_all(
         plans, concurrency=settings.agent.concurrency, straggler_factor=settings.agent.straggler_factor
     )
-    require_outcome(failures(trajectories), f"round {number + 1}")
+    require_round(trajectories, settings, number)
     begun = time.monotonic()
     trajectories, metrics = assign_advantages(trajectories, settings)
     metrics |= rollout_metrics(trajectories) | {"time/reward": time.monotonic() - begun}

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sage_jax.errors import EngineError
-from sage_jax.types import RewardResult, Trajectory
+from sage_jax.settings import RunSettings
+from sage_jax.types import RewardResult, Status, Trajectory
 
 
 def means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -26,6 +27,22 @@ def failure(reward: RewardResult, error: str) -> str:
 def failures(trajectories: Sequence[Trajectory]) -> list[str]:
     """Returns why each episode has no outcome, "" for those that have one."""
     return [failure(trajectory.reward, trajectory.info.get("error", "")) for trajectory in trajectories]
+
+
+def require_round(trajectories: Sequence[Trajectory], settings: RunSettings, number: int) -> None:
+    """Checks that a round came to an outcome; with running_turns="drop" it may lose all its episodes to that.
+
+    Args:
+      trajectories: of the round.
+      settings: of the run.
+      number: of the round, from 0.
+
+    Raises:
+      EngineError: see `require_outcome`.
+    """
+    wanted = settings.rl.running_turns == "drop"
+    kept = [one for one in trajectories if not (wanted and one.reward.status is Status.ABORTED)]
+    require_outcome(failures(kept), f"round {number + 1}")
 
 
 def require_outcome(failed: Sequence[str], what: str) -> None:

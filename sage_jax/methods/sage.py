@@ -18,7 +18,7 @@ from sage_jax.agents.episode import Player
 from sage_jax.methods.chains import ChainRollout, Library, make_chains, pay_chain, play_chains
 from sage_jax.methods.grpo import Round, assign_advantages, rollout_metrics
 from sage_jax.methods.libraries import CodeLibrary, TextLibrary
-from sage_jax.methods.outcomes import failures, means, require_outcome
+from sage_jax.methods.outcomes import means, require_round
 from sage_jax.rewards import SageRewardConfig
 from sage_jax.seeding import derive_seed
 from sage_jax.settings import RunSettings
@@ -57,7 +57,7 @@ async def play_round(
         concurrency=settings.agent.concurrency,
         straggler_factor=settings.agent.straggler_factor,
     )
-    require_outcome(failures([one for rollout in rollouts for one in rollout.trajectories]), f"round {number + 1}")
+    require_round([one for rollout in rollouts for one in rollout.trajectories], settings, number)
     begun = time.monotonic()
     paid = [trajectory for rollout in rollouts for trajectory in pay_chain(rollout, reward_config(settings))]
     trajectories, metrics = assign_advantages(paid, settings)

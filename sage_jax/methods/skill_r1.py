@@ -27,7 +27,7 @@ import numpy as np
 from sage_jax.agents.editor import Attempt, Editor, Written
 from sage_jax.agents.episode_agent import EpisodeAgent
 from sage_jax.agents.tool_agent import TaskRollout, ToolAgent
-from sage_jax.errors import ConfigError, EngineError
+from sage_jax.errors import AbortedError, ConfigError, EngineError
 from sage_jax.losses import generation_advantages
 from sage_jax.losses.generations import MODES
 from sage_jax.methods.outcomes import failure, means
@@ -88,11 +88,13 @@ class Candidate:
       written: None when the engine failed.
       rollouts: none when it is no skill.
       error: of the engine.
+      aborted: the engine was told to end the writing.
     """
 
     written: Written | None
     rollouts: tuple[TaskRollout, ...]
     error: str = ""
+    aborted: bool = False
 
     def rewards(self, count: int) -> list[float | None]:
         """Returns K rewards; None where there is none."""
@@ -190,7 +192,7 @@ async def evolve(
         try:
             written = await editor.write(name, prompt, derive_seed(seed, "skill-r1/skill", name), parent)
         except EngineError as error:
-            return Candidate(None, (), str(error))
+            return Candidate(None, (), str(error), isinstance(error, AbortedError))
         return Candidate(written, await play(written.skill, generation) if written.skill else ())
 
     history = [Attempt(0, seed_skill, await play(seed_skill, 0))]
@@ -255,11 +257,14 @@ def reward_arrays(
     return rewards, valid, kept
 
 
-def failures(evolutions: Sequence[Evolution]) -> tuple[list[str], list[str]]:
-    """Returns why each rollout of the task LLM has no outcome, and why each skill was not written; "" where it did."""
+def failures(evolutions: Sequence[Evolution], *, dropped: bool = False) -> tuple[list[str], list[str]]:
+    """Returns why each rollout of the task LLM has no outcome, and why each skill was not written; "" where it did.
+
+    With `dropped` those whose writing was aborted are left out.
+    """
     played = [rollout for evolution in evolutions for rollout in _rollouts(evolution)]
     lost = [failure(rollout.reward, str(rollout.info["ended_by"])) for rollout in played]
-    return lost, [candidate.error for candidate in _candidates(evolutions)]
+    return lost, [one.error for one in _candidates(evolutions) if not (dropped and one.aborted)]
 
 
 def generation_curve(evolutions: Sequence[Evolution], options: SkillR1Options) -> list[tuple[float | None, float]]:

@@ -52,7 +52,8 @@ class SkillR1Player:
         evolutions = await skill_r1.evolve_all(
             self.editor, self.agent, tasks, self.seed_skill, options, seed=settings.seed, tag=str(number)
         )
-        for failed, kind in zip(skill_r1.failures(evolutions), ("rollouts", "skills"), strict=True):
+        failed_parts = skill_r1.failures(evolutions, dropped=settings.rl.running_turns == "drop")
+        for failed, kind in zip(failed_parts, ("rollouts", "skills"), strict=True):
             require_outcome(failed, f"round {number + 1}, {kind}")
         on_policy = settings.rl.epochs * settings.rl.minibatches == 1
         trajectories = skill_r1.assign_advantages(

@@ -21,7 +21,7 @@ import numpy as np
 from sage_jax.agents.episode import EpisodePlan, Player
 from sage_jax.agents.parsing import ReviewParse, parse_review
 from sage_jax.methods.grpo import Round, assign_advantages, plan_groups, rollout_metrics, with_review_reward
-from sage_jax.methods.outcomes import failures, means, require_outcome
+from sage_jax.methods.outcomes import means, require_round
 from sage_jax.metrics.names import REVIEW_OUTCOMES
 from sage_jax.rewards import (
     NO_EDIT,
@@ -66,7 +66,7 @@ async def play_round(
     trajectories = await player.play_all(
         plans, concurrency=settings.agent.concurrency, straggler_factor=settings.agent.straggler_factor
     )
-    require_outcome(failures(trajectories), f"round {number + 1}")
+    require_round(trajectories, settings, number)
     metrics, begun = rollout_metrics(trajectories), time.monotonic()
     reviews = read_reviews(trajectories, bank, number)
     utilities: Mapping[int, RewardResult] = {}

@@ -56,6 +56,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("episode/truncated", "share", "rollouts that ran out of steps or context"),
     Metric("rollout/lag", "updates", "rounds of updates between the weights that played and those that learn"),
     Metric("rollout/left_out", "share", "mass that top_p, top_k and choices left out, mean over sampled tokens"),
+    Metric("rollout/spanning_turns", "turns", "turns in whose middle the engine got new weights"),
+    Metric("rollout/spanning_tokens", "tokens", "tokens of these turns that were sampled before the last new weights"),
     Metric("tokens/generated", "tokens", "tokens sampled by the rollouts, probes not included"),
     Metric("tokens/trained", "tokens", "sampled tokens that took part in the update"),
     Metric("groups/total", "groups", "groups that were normalised: one a task and stream"),

@@ -128,14 +128,14 @@ class EmbeddedEngine:
         Args:
           params: same structure and shapes as before; cast to the dtypes that the engine has.
           version: must differ from the current one.
-          running: what to do about unfinished turns: "refuse" the update, or let them "continue" on their old keys
-            and values, with their tokens marked by version.
+          running: what to do about unfinished turns: "refuse" the update, let them "continue" on their old keys and
+            values, with their tokens marked by version, or "abort" those that have begun, as `abort` does.
 
         Raises:
           EngineError: other shapes, the same version again, or turns running under "refuse".
         """
-        if running not in ("refuse", "continue"):
-            raise ConfigError(f"running={running!r}: must be 'refuse' or 'continue'")
+        if running not in ("refuse", "continue", "abort"):
+            raise ConfigError(f"running={running!r}: must be 'refuse', 'continue' or 'abort'")
         new = self._own_copy(params)
         _check_same_shapes(self._params, new)
         self._call(functools.partial(self._replace_weights, new, version, running)).result()
@@ -292,9 +292,12 @@ class EmbeddedEngine:
             _answer(run.future, run.result(ABORT, self._version))
         for slot in self._slots.running():
             if slot.turn.request.request_id == request_id:
-                run = slot.turn
-                self._leave(slot)
-                _answer(run.future, run.result(ABORT, self._version))
+                self._cut_short(slot)
+
+    def _cut_short(self, slot: Slot[Run]) -> None:
+        run = slot.turn
+        self._leave(slot)
+        _answer(run.future, run.result(ABORT, self._version))
 
     def _remove_cancelled(self) -> None:
         self._waiting = [run for run in self._waiting if not run.future.cancelled()]
@@ -396,7 +399,10 @@ class EmbeddedEngine:
         if running == "refuse":
             self._require_idle(f"update to version {version}", ", or pass running='continue'")
         for slot in self._slots.running():
-            slot.turn.stale = True
+            if running == "abort":
+                self._cut_short(slot)
+            else:
+                slot.turn.stale = True
         self._slots.forget()
         # In the dtypes that the programs were compiled for.
         self._params = jax.tree.map(lambda old, leaf: leaf.astype(old.dtype), self._params, params)

@@ -3,16 +3,31 @@
 The round is played with the weights from before that update, one update behind those that learn from it. Which weights
 play which round is a matter of round numbers and not of timing, so that a run stays a function of its seed, and a
 checkpoint holds both sets.
+
+With `running_turns` other than "finish" the engine gets the new weights as soon as the update is done, in the middle of
+the round in play. Which tokens they sample is then a matter of timing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sage_jax.training.processes import is_first, once
+from sage_jax.types import Trajectory
+
+IN_MID_TURN = {"correct": "continue", "drop": "abort"}  # running_turns -> what the engine does about turns that run
+
+
+def span_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Returns how many turns new weights came into, and how many of their tokens older weights had sampled before."""
+    turns = [turn.weight_versions for one in trajectories for turn in one.turns if len(turn.weight_versions) > 1]
+    return {
+        "rollout/spanning_turns": float(len(turns)),
+        "rollout/spanning_tokens": float(sum(spans[-1].start for spans in turns)),
+    }
 
 
 class Ahead:

@@ -31,7 +31,7 @@ from sage_jax.models.sharding import token_shards
 from sage_jax.seeding import numpy_rng
 from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank, save_bank
-from sage_jax.training.ahead import Ahead
+from sage_jax.training.ahead import IN_MID_TURN, Ahead, span_metrics
 from sage_jax.training.batches import place_batch
 from sage_jax.training.cold_start import cold_start
 from sage_jax.training.engines import engine_metrics
@@ -43,6 +43,8 @@ from sage_jax.training.state import TrainState
 from sage_jax.training.step import combine_updates, read_metrics
 from sage_jax.training.throughput import mfu, update_flops
 from sage_jax.types import Task, Trajectory
+
+MID_ROUND = 2_000_000  # with a round's number, the version of weights that came in the middle of the next round
 
 METHODS: dict[str, Callable] = {
     "grpo": grpo.play_round,
@@ -195,8 +197,13 @@ def play_and_learn(
         # A copy: the update donates the state's buffers.
         start_ahead(session, ahead, _commit(jax.tree.map(jnp.array, state.params)), result.bank, number + 1)
         clock.lap("weights")
+    if settings.rl.running_turns != "finish":
+        behind = None  # several weights played: importance weights stand for what the ratio would
     state, learned = learn(session, state, reference, result.trajectories, number, clock, behind=behind)
-    learned["rollout/lag"] = float(lag)
+    if ahead.behind is not None and settings.rl.running_turns != "finish":
+        hand_over(session, state.params, number + MID_ROUND, running=IN_MID_TURN[settings.rl.running_turns])
+        clock.lap("weights")
+    learned |= {"rollout/lag": float(lag), **span_metrics(result.trajectories)}
     if settings.agent.truncates:
         learned |= left_out(result.trajectories)
     lr = float(session.schedule(max(int(state.step) - 1, 0)))
@@ -245,10 +252,17 @@ def waited_s(session: Session) -> float:
     return session.pool.waited_s if session.pool is not None else 0.0
 
 
-def hand_over(session: Session, params: Any, version: int) -> None:
-    """Gives the engine the weights of round `version` (kept KV of older weights is dropped)."""
+def hand_over(session: Session, params: Any, version: int, **options: str) -> None:
+    """Gives the engine the weights of round `version` (kept KV of older weights is dropped).
+
+    Args:
+      session: has the engine.
+      params: the learner's.
+      version: never the same twice.
+      options: what to do about turns that run, see `EmbeddedEngine.update_weights`; by default there must be none.
+    """
     whole = whole_arrays(session.weights(params))
-    once(lambda: session.engine.update_weights(whole, version + 1))
+    once(lambda: session.engine.update_weights(whole, version + 1, **options))
 
 
 def round_tasks(tasks: Sequence[Task], settings: RunSettings, number: int) -> list[Task]:

@@ -75,6 +75,17 @@ def once(work: Callable[[], T]) -> T:
     return result
 
 
+def in_first(work: Callable[[], T]) -> T | None:
+    """Runs `work` in the first process only and returns its result there, None in the others; it need not be picklable.
+
+    Raises:
+      Exception: what `work` raised, in every process: none waits for one that has gone.
+    """
+    found: list[T] = []
+    once(lambda: found.append(work()))
+    return found[0] if found else None
+
+
 def whole_arrays(tree: Any) -> Any:
     """Returns the arrays as the first process can use them alone: in a run of several, whole and on every host."""
     if jax.process_count() == 1:

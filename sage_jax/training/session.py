@@ -46,7 +46,7 @@ from sage_jax.settings import TOOL_BENCHMARKS, RunSettings
 from sage_jax.skills import RetrievalConfig, SkillBank, SkillFolder, load_bank, load_folder
 from sage_jax.training.engines import open_client, open_engine, open_task_llm
 from sage_jax.training.optimizer import make_optimizer, make_schedule, rl_options
-from sage_jax.training.processes import is_first, once, whole_arrays
+from sage_jax.training.processes import in_first, once, whole_arrays
 from sage_jax.training.state import state_layout
 from sage_jax.training.step import LossOptions, UpdateStep, make_logprob_fn, make_update_step
 from sage_jax.types import Task
@@ -129,23 +129,16 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
         tokenizer = load_tokenizer(pathlib.Path(settings.policy.model))
         encode = text_encoder(tokenizer)
         benchmark = settings.open_benchmark()
-        weights, pool, engine, player, skill_player = whole_arrays(params), None, None, None, None
-        if is_first():
-            own = settings.tasks
-            pool = EnvPool(
-                benchmark.factory(), workers=own.env_workers, timeout_s=own.env_timeout_s, backend=own.env_backend
-            )
-            stack.callback(pool.close)
-            engine = stack.enter_context(contextlib.closing(open_engine(settings, folder, model, weights)))
+        weights = whole_arrays(params)
+        pool, engine = in_first(lambda: open_world(settings, folder, benchmark, model, weights, stack)) or (None, None)
         frozen = None
         if settings.lora.lora_rank:
             model, frozen = with_adapters(settings, model), params
             params = fresh_adapters(settings, model)
         runner = stack.enter_context(asyncio.Runner())
-        if engine is not None and pool is not None:
-            player = make_player(settings, engine, pool, tokenizer, encode)
-            stack.callback(player.close)
-            skill_player = make_skill_player(settings, engine, pool, tokenizer, folder, stack, runner)
+        player, skill_player = in_first(
+            lambda: make_players(settings, engine, pool, tokenizer, encode, folder, stack, runner)
+        ) or (None, None)
         optimizer = make_optimizer(rl_options(settings))
         run_forward = policy_forward(settings, model)
         options = loss_options(settings)
@@ -176,6 +169,37 @@ def open_session(settings: RunSettings, folder: pathlib.Path, *, training: bool 
             logprobs=make_logprob_fn(run_forward, head_weights, options, frozen=frozen),
             forward=run_forward,
         )
+
+
+def open_world(
+    settings: RunSettings,
+    folder: pathlib.Path,
+    benchmark: Benchmark,
+    model: ModelConfig,
+    weights: Any,
+    stack: contextlib.ExitStack,
+) -> tuple[EnvPool, Engine]:
+    """Opens environments and engine; `stack` closes them. Errors as `open_engine`."""
+    own = settings.tasks
+    pool = EnvPool(benchmark.factory(), workers=own.env_workers, timeout_s=own.env_timeout_s, backend=own.env_backend)
+    stack.callback(pool.close)
+    return pool, stack.enter_context(contextlib.closing(open_engine(settings, folder, model, weights)))
+
+
+def make_players(
+    settings: RunSettings,
+    engine: Engine,
+    pool: EnvPool,
+    tokenizer: Any,
+    encode: Any,
+    folder: pathlib.Path,
+    stack: contextlib.ExitStack,
+    runner: asyncio.Runner,
+) -> tuple[Player, SkillR1Player | None]:
+    """Returns the run's player and, for Skill-R1, what that plays with; `stack` closes both. Errors of either."""
+    player = make_player(settings, engine, pool, tokenizer, encode)
+    stack.callback(player.close)
+    return player, make_skill_player(settings, engine, pool, tokenizer, folder, stack, runner)
 
 
 def policy_mesh(settings: RunSettings) -> contextlib.AbstractContextManager[Any]:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from sage_jax.config import to_dataclass
 from sage_jax.errors import EngineError
-from sage_jax.methods.outcomes import failures, means, require_outcome
+from sage_jax.methods.outcomes import failures, means, require_outcome, require_round
+from sage_jax.settings import RunSettings
 from sage_jax.types import Status
 
 
@@ -17,6 +19,18 @@ def test_a_mean_over_nothing_is_left_out():
 def test_failures_name_status_and_reason(make_trajectory):
     lost = make_trajectory("g", [None], status=Status.ENV_ERROR)
     assert failures([make_trajectory(), lost]) == ["", "env_error: no reason was given"]
+
+
+def test_a_round_may_lose_all_its_episodes_to_drops_that_were_asked_for(make_trajectory):
+    aborted = make_trajectory("g", [None], status=Status.ABORTED)
+    lost = make_trajectory("g", [None], status=Status.TIMEOUT)
+    values = {"running_turns": "drop", "ahead": True, "importance_cap": 2.0}
+    drop, finish = to_dataclass(values, RunSettings), to_dataclass({}, RunSettings)
+    require_round([aborted, aborted], drop, 0)
+    with pytest.raises(EngineError, match="round 1: none of its 2 .*aborted"):
+        require_round([aborted, aborted], finish, 0)
+    with pytest.raises(EngineError, match="round 1: none of its 1 .*timeout"):
+        require_round([aborted, lost], drop, 0)
 
 
 def test_one_outcome_is_enough_and_none_is_an_error():

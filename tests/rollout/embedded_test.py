@@ -319,6 +319,12 @@ def test_an_update_is_refused_while_turns_run_or_marked(engine, params):
     assert (second.version, second.end, result.weight_version) == (version + 1, 150, version + 1)
     (again,) = run(engine, turn(1, session="continue"))
     assert again.cached_tokens == 0
+    version += 1
+    result = asyncio.run(update_in_mid_turn("abort"))
+    assert result.finish_reason == "abort"
+    assert 0 < len(result.ids) < 150
+    assert (result.weight_version, engine.stats()["weight_version"]) == (version, version + 1)
+    assert {span.version for span in result.weight_versions} == {version}
 
 
 def test_warm_up_is_refused_while_turns_run_or_wait(engine):

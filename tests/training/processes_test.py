@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -80,6 +81,15 @@ def test_one_process_needs_no_others():
     assert processes.whole_arrays(tree) is tree
 
 
+def test_what_the_first_process_opens_stays_there(monkeypatch):
+    opened = []
+    assert processes.in_first(lambda: opened.append(1) or opened) is opened
+    heard = []
+    monkeypatch.setattr(processes, "once", heard.append)  # as in the others: nothing is run
+    assert processes.in_first(lambda: opened.append(2)) is None
+    assert (len(heard), opened) == (1, [1])
+
+
 def test_several_processes_need_a_mesh(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ConfigError, match="mesh='' in a run of 2 processes: give a mesh of all"):
@@ -120,6 +130,27 @@ from sage_jax.training import loop, processes
 processes.initialize(sys.argv[2])
 loop.train(to_dataclass(configure(RunSettings, json.loads(sys.argv[1])), RunSettings))
 """
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_server_that_the_first_process_cannot_reach_ends_both(tiny_folder, tiny_cache, tmp_path):
+    url = f"http://{address()}"
+    values = {"engine": "http", "engine_urls": [url], "episode_timeout_s": 2.0, "mesh": "fsdp:2"}
+    text = json.dumps(tiny_config(tmp_path / "run", tiny_folder, tiny_cache, **values))
+    place, both = address(), []
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    for number in range(2):
+        with (tmp_path / f"{number}.err").open("w") as file:
+            command = [sys.executable, "-c", _TRAIN, text, f"{place},{number},2"]
+            both.append(subprocess.Popen(command, env=environment, stderr=file, stdout=file))
+    try:
+        assert all(process.wait(timeout=300) != 0 for process in both)
+    finally:
+        for process in both:
+            process.kill()
+    for number in range(2):
+        assert re.search(rf"ServerUnavailableError: .*{url}", (tmp_path / f"{number}.err").read_text())
 
 
 @pytest.mark.slow

@@ -32,6 +32,18 @@ ROOT = pathlib.Path(__file__).parents[2]
         ({"engine_router": "http://a"}, "engine='embedded' with engine_router='http://a'"),
         ({"engine_api_key_env": "KEY"}, "engine_api_key_env='KEY': both are of servers"),
         ({"straggler_factor": 0.5}, "straggler_factor=0.5: half of all episodes"),
+        ({"running_turns": "correct"}, "running_turns='correct' with ahead=False"),
+        ({"running_turns": "drop", "ahead": True}, "running_turns='drop' with importance_cap=0"),
+        (
+            {
+                "running_turns": "drop",
+                "ahead": True,
+                "importance_cap": 2.0,
+                "engine": "http",
+                "engine_urls": ("http://a",),
+            },
+            "running_turns='drop' with engine='http'",
+        ),
         ({"method": "ppo"}, "'grpo', 'sage', 'skillmaster'"),
         ({"group_size": 0}, "'group_size' cannot be 0"),
         ({"clip_low": 1.5}, "'clip_low' cannot be 1.5"),
