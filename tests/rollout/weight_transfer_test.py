@@ -12,11 +12,11 @@ import pytest
 import safetensors.numpy
 
 from sage_jax.errors import ConfigError, ServerRefusedError
+from sage_jax.models import hf
 from sage_jax.models.transformer import abstract_params
 from sage_jax.rollout import GenerateRequest, SamplingParams, weight_transfer
 from sage_jax.rollout.http_client import HttpOptions
 from sage_jax.rollout.sglang import SglangEngine
-from sage_jax.rollout.weights import WeightFolders
 from sage_jax.testing.faulty_server import VOCAB_SIZE, FaultyServer
 from tests.rollout.conftest import MODEL
 
@@ -55,11 +55,16 @@ def server():
 @pytest.fixture
 def engine(server, tmp_path, request):
     dtype = getattr(request, "param", "float32")
+
+    def write(params, version):
+        hf.save(tmp_path / str(version), MODEL, params, dtype=dtype)
+        return tmp_path / str(version)
+
     made = SglangEngine(
         HttpOptions((server.url,), attempts=2, wait_s=0.01),
         vocab_size=VOCAB_SIZE,
         max_length=200,
-        write_weights=WeightFolders(tmp_path / "weights", MODEL, dtype=dtype),
+        write_weights=write,
         weight_transfer="tensor",
     )
     yield made
@@ -67,7 +72,7 @@ def engine(server, tmp_path, request):
 
 
 def stored(tmp_path, version):
-    return safetensors.numpy.load_file(tmp_path / "weights" / f"version-{version:09d}" / "model.safetensors")
+    return safetensors.numpy.load_file(tmp_path / str(version) / "model.safetensors")
 
 
 @pytest.mark.parametrize("engine", ["float32", "bfloat16"], indirect=True)
