@@ -29,7 +29,8 @@ from sage_jax.settings import RunSettings
 from sage_jax.training.batches import abstract_batch
 from sage_jax.training.hlo import Costs, read_costs
 from sage_jax.training.optimizer import make_optimizer, rl_options
-from sage_jax.training.session import loss_options, model_config, policy_forward, with_adapters
+from sage_jax.training.policy import model_config, policy_forward, with_adapters
+from sage_jax.training.session import loss_options
 from sage_jax.training.state import abstract_on_mesh, abstract_state, state_layout
 from sage_jax.training.step import make_update_step
 from sage_jax.training.topology import Chip, Topology, open_topology

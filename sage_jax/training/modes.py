@@ -19,7 +19,8 @@ from sage_jax.settings import RunSettings
 from sage_jax.skills import SkillBank
 from sage_jax.training.evaluate import check_outcomes, evaluate, evaluate_skills
 from sage_jax.training.optimizer import make_optimizer, rl_options
-from sage_jax.training.session import load_policy, model_config, open_session, policy_mesh, with_adapters
+from sage_jax.training.policy import load_policy, model_config, policy_mesh, with_adapters
+from sage_jax.training.session import open_session
 from sage_jax.training.state import abstract_on_mesh, abstract_state
 
 

@@ -10,7 +10,8 @@ import optax
 import optax.contrib
 
 from sage_jax.errors import ConfigError
-from sage_jax.settings import OPTIMIZERS, SCHEDULES, RunSettings
+from sage_jax.setting_groups import OPTIMIZERS, SCHEDULES
+from sage_jax.settings import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from sage_jax import settings
+from sage_jax import setting_groups
 from sage_jax.errors import CheckpointError, ConfigError
 from sage_jax.models import forward, head_weights, hf, init_params
 from sage_jax.models.attention import IMPLEMENTATIONS
@@ -149,5 +149,5 @@ def test_refusals(values, message):
 
 
 def test_settings_offer_what_there_is():
-    assert settings.LORA_TARGETS == LORA_TARGETS
-    assert ("auto", *IMPLEMENTATIONS) == settings.ATTENTION
+    assert setting_groups.LORA_TARGETS == LORA_TARGETS
+    assert ("auto", *IMPLEMENTATIONS) == setting_groups.ATTENTION

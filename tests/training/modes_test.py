@@ -16,7 +16,7 @@ from sage_jax.skills import SkillBank
 from sage_jax.testing.tiny import tiny_settings
 from sage_jax.training import modes
 from sage_jax.training.loop import train
-from sage_jax.training.session import with_adapters
+from sage_jax.training.policy import with_adapters
 from sage_jax.training.state import TrainState
 
 

@@ -19,7 +19,9 @@ from sage_jax.testing.tiny import tiny_settings
 from sage_jax.training import loop
 from sage_jax.training import session as parts
 from sage_jax.training.optimizer import make_schedule, rl_options
-from sage_jax.training.session import all_tasks, load_policy, open_session
+from sage_jax.training.players import make_player
+from sage_jax.training.policy import load_policy
+from sage_jax.training.session import all_tasks, open_session
 from sage_jax.training.state import TrainState
 from sage_jax.types import RewardResult, Task, Trajectory, Turn
 
@@ -132,7 +134,7 @@ def test_the_schedule_counts_updates_and_not_rounds():
 def test_act_turns_are_priced_or_free(tiny_session):
     assert tiny_session.player.shaping.not_admissible == -0.5
     run = settings(act_shaping=False)
-    player = parts.make_player(run, tiny_session.engine, tiny_session.pool, tiny_session.tokenizer, None)
+    player = make_player(run, tiny_session.engine, tiny_session.pool, tiny_session.tokenizer, None)
     assert (player.shaping.not_admissible, player.shaping.no_action) == (0.0, 0.0)
     assert player.shaping.end_episode == tiny_session.player.shaping.end_episode
 
