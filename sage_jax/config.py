@@ -195,6 +195,11 @@ def fingerprint(settings: Settings) -> dict[str, Any]:
     return {key: value for key, value in flatten(settings).items() if not fields[key][0].metadata["free"]}
 
 
+def defaults(settings: type[Settings]) -> dict[str, Any]:
+    """Returns {key: default}: what a run had for keys that are newer than its checkpoint, as they change nothing."""
+    return {key: field.default for key, (field, _) in flat_fields(settings).items()}
+
+
 def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> ml_collections.ConfigDict:
     """Loads `path/to/config.py[:arg]` and applies textual overrides, for notebooks, tests and launchers.
 

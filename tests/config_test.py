@@ -13,6 +13,7 @@ from sage_jax.config import (
     Settings,
     check_command_line,
     configure,
+    defaults,
     fingerprint,
     flat_fields,
     flatten,
@@ -143,6 +144,11 @@ def test_fingerprint_leaves_out_what_may_change_on_resume():
     assert keys["learning_rate"] == 1e-3
     assert fingerprint(Run(limit=7)) == fingerprint(Run(greedy=True))
     assert fingerprint(Run(dropout=0.5)) != fingerprint(Run())
+
+
+def test_defaults_are_of_every_key():
+    assert defaults(Run).keys() == flatten(Run(limit=7)).keys()
+    assert defaults(Run)["learning_rate"] == 1e-3
 
 
 def test_arguments_are_typed():

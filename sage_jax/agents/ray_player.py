@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Awaitable, Callable
@@ -94,10 +95,13 @@ class RayPlayer(Player):
         return await self._send(plan, lambda worker, weights: worker.play.remote(plan, weights), limit)
 
     async def review(self, plan: EpisodePlan, played: Trajectory) -> Trajectory:
-        """Has an actor review, see `Player.review`; without the actor the episode is returned as it was played."""
+        """Has an actor review, see `Player.review`; an actor that is lost costs the review alone."""
         call = lambda worker, weights: worker.review.remote(plan, played, weights)  # noqa: E731
         found = await self._send(plan, call, contextlib.nullcontext())
-        return found if found.turns else played
+        if found.turns or not played.turns:
+            return found
+        lost = {"review_status": found.reward.status.value, "error": f"review: {found.info['error']}"}
+        return dataclasses.replace(played, info={**played.info, **lost})
 
     async def _send(
         self,
@@ -109,8 +113,10 @@ class RayPlayer(Player):
         worker = self._workers[place]
         self._load[place] += 1
         result = call(worker, self.engine.published)  # type: ignore[attr-defined]
+        # Actors have clocks too: one for the episode, and one for its review.
+        longest = (1 + plan.review) * self.options.episode_timeout_s + _START_S
         try:
-            async with asyncio.timeout(self.options.episode_timeout_s + _START_S), limit:  # actors have clocks too
+            async with asyncio.timeout(longest), limit:
                 return await result
         except self._ray.exceptions.RayActorError as error:
             if self._workers[place] is worker:  # of all the episodes it played, one replaces it

@@ -59,6 +59,7 @@ class Checkpointer:
         keep: int = 2,
         keep_every: int | None = None,
         fingerprint: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ):
         """Opens the folder, and removes what killed saves left in it.
 
@@ -67,6 +68,7 @@ class Checkpointer:
           keep: how many of the newest steps to keep.
           keep_every: also keep every step divisible by this.
           fingerprint: configuration values (`config.fingerprint(settings)`) that a checkpoint must share with this run.
+          defaults: what checkpoints had for keys that they lack, since the keys are newer (`config.defaults`).
 
         Raises:
           CheckpointError: `keep` is not positive.
@@ -77,6 +79,7 @@ class Checkpointer:
         self._steps, self._manifests = folder / "steps", folder / "manifests"
         self._keep, self._keep_every = keep, keep_every
         self._fingerprint = plain_json(fingerprint or {}, "fingerprint")
+        self._defaults = plain_json(defaults or {}, "defaults")
         if _first():
             self._manifests.mkdir(parents=True, exist_ok=True)
             self._steps.mkdir(parents=True, exist_ok=True)
@@ -179,7 +182,8 @@ class Checkpointer:
         return manifest
 
     def _check_fingerprint(self, manifest: Manifest) -> None:
-        saved, own = manifest.fingerprint, self._fingerprint
+        own = self._fingerprint
+        saved = {key: self._defaults[key] for key in own if key in self._defaults} | dict(manifest.fingerprint)
         differing = [key for key in sorted({*saved, *own}) if saved.get(key) != own.get(key)]
         if differing:
             shown = ", ".join(f"{key} was {saved.get(key)!r} and is {own.get(key)!r}" for key in differing)

@@ -260,9 +260,10 @@ def reward_arrays(
 def failures(evolutions: Sequence[Evolution], *, dropped: bool = False) -> tuple[list[str], list[str]]:
     """Returns why each rollout of the task LLM has no outcome, and why each skill was not written; "" where it did.
 
-    With `dropped` those whose writing was aborted are left out.
+    With `dropped` those that were aborted are left out.
     """
-    played = [rollout for evolution in evolutions for rollout in _rollouts(evolution)]
+    rollouts = [rollout for evolution in evolutions for rollout in _rollouts(evolution)]
+    played = [one for one in rollouts if not (dropped and one.reward.status is Status.ABORTED)]
     lost = [failure(rollout.reward, str(rollout.info["ended_by"])) for rollout in played]
     return lost, [one.error for one in _candidates(evolutions) if not (dropped and one.aborted)]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import safetensors
 
-from sage_jax.errors import ConfigError, ServerProtocolError, ServerRefusedError
+from sage_jax.errors import ConfigError, EngineError, ServerProtocolError, ServerRefusedError
 
 Call = Callable[..., Awaitable[Any]]  # (url, path, body, *, method) -> parsed answer
 Transfer = Callable[[Call, str, Path, str], Awaitable[None]]  # (call, url, folder, name of the version)
@@ -50,12 +50,15 @@ async def as_tensors(call: Call, url: str, folder: Path, name: str) -> None:
     """Sends the folder's tensors, as many a request as PART_BYTES takes.
 
     Raises:
+      EngineError: the folder has none; this process does not see what the trainer wrote.
       ServerRefusedError: the server knows no such call, or does not take the tensors.
       ServerProtocolError: it does not tell how many ranks share its model.
     """
+    parts = _parts(folder)
+    if not parts[0]:  # sent all the same, they would give the version's name to the weights that the server has
+        raise EngineError(f"{folder}: no weights to send; actors on other machines need that folder too")
     ranks = await _ranks(call, url)
     await _begin(call, url)
-    parts = list(_parts(folder))
     for number, part in enumerate(parts, 1):
         last = number == len(parts)
         payload = await asyncio.to_thread(_serialize, part)

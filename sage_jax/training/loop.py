@@ -36,6 +36,7 @@ from sage_jax.training.batches import place_batch
 from sage_jax.training.cold_start import cold_start
 from sage_jax.training.engines import engine_metrics
 from sage_jax.training.evaluate import check_outcomes, evaluate, evaluate_skills
+from sage_jax.training.modes import open_checkpoints
 from sage_jax.training.processes import RunWriter, is_first, once, whole_arrays
 from sage_jax.training.profile import Trace, parse_steps
 from sage_jax.training.session import Session, importance_level, open_session
@@ -61,7 +62,7 @@ def train(settings: RunSettings) -> pathlib.Path:
     """
     parse_steps(settings.profile_steps)  # refused before anything is built
     folder, rounds, every = pathlib.Path(settings.run_dir), settings.rl.rounds, settings.evaluation.eval_every
-    checkpointer = Checkpointer(folder / "checkpoints", keep=settings.keep, fingerprint=config.fingerprint(settings))
+    checkpointer = open_checkpoints(settings)
     checkpointer.check_fingerprint()
     if is_first():
         open_run_folder(folder, config.flatten(settings))
@@ -352,7 +353,7 @@ def run_evaluation(
       EngineError: every episode failed; nothing is written.
     """
     path, started = session.folder / "eval" / f"{tag}.json", time.monotonic()
-    rows = once(lambda: read_rows(path) if stamp_of(path) == stamp(session.settings, step) else None)
+    rows = once(lambda: read_rows(path) if is_stamped(path, session.settings, step) else None)
     if rows is None:
         hand_over(session, params, step + 1_000_000)  # evaluation never shares a version with a round
         tasks = {split: session.tasks[split] for split in session.eval_splits}
@@ -382,10 +383,14 @@ def stamp(settings: RunSettings, step: int) -> dict[str, Any]:
     return json.loads(json.dumps(values))
 
 
-def stamp_of(path: pathlib.Path) -> dict[str, Any] | None:
-    """Returns the stamp that a finished evaluation left beside its file, None without one."""
+def is_stamped(path: pathlib.Path, settings: RunSettings, step: int) -> bool:
+    """Tells whether the same evaluation was finished before: it left its stamp beside its file."""
     beside = path.with_suffix(".stamp")
-    return json.loads(beside.read_text()) if path.exists() and beside.exists() else None
+    if not path.exists() or not beside.exists():
+        return False
+    wanted = stamp(settings, step)
+    older = {key: value for key, value in config.defaults(type(settings)).items() if key in wanted}
+    return json.loads(json.dumps(older)) | json.loads(beside.read_text()) == wanted
 
 
 class Clock:

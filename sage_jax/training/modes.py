@@ -76,12 +76,21 @@ def export(settings: RunSettings) -> pathlib.Path:
     return out
 
 
+def open_checkpoints(settings: RunSettings) -> Checkpointer:
+    """Opens the run's checkpoints; one that was saved before a setting existed has that setting's default."""
+    return Checkpointer(
+        pathlib.Path(settings.run_dir) / "checkpoints",
+        keep=settings.keep,
+        fingerprint=config.fingerprint(settings),
+        defaults=config.defaults(type(settings)),
+    )
+
+
 def newest_checkpoint(settings: RunSettings, model: ModelConfig) -> Restored | None:
     """Restores the newest checkpoint, if there is one, onto the mesh that is set or else onto one device."""
-    folder = pathlib.Path(settings.run_dir) / "checkpoints"
-    if not folder.is_dir():
+    if not (pathlib.Path(settings.run_dir) / "checkpoints").is_dir():
         return None
-    with Checkpointer(folder, keep=settings.keep, fingerprint=config.fingerprint(settings)) as checkpointer:
+    with open_checkpoints(settings) as checkpointer:
         if checkpointer.latest() is None:
             return None
         params = abstract_on_mesh(with_adapters(settings, model))

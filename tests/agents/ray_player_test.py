@@ -35,7 +35,11 @@ class ToyPlayer:
             os._exit(1)
         await asyncio.sleep(plan.task.payload.get("sleeps", 0))
         info = {"node": ray.get_runtime_context().get_node_id(), "weights": self.weights}
-        return Trajectory(plan.task, plan.group, plan.seed, (), RewardResult(1.0, Status.OK), info)
+        turn = Turn("act", (1,), (2,), (-1.0,), True)
+        return Trajectory(plan.task, plan.group, plan.seed, (turn,), RewardResult(1.0, Status.OK), info)
+
+    async def review(self, plan, played):
+        os._exit(1)
 
 @contextlib.contextmanager
 def open_toy(mark):
@@ -125,6 +129,9 @@ def test_plans_are_spread_over_the_machines_and_a_lost_actor_costs_its_episode(c
         assert (lost.reward.status, lost.reward.value) == (Status.ENV_ERROR, None)
         assert "rollout worker 0 was lost" in lost.info["error"]
         assert other.reward.value == 1.0
+        unread = await player.review(plan(1), other)
+        assert (unread.reward, unread.turns) == (other.reward, other.turns)
+        assert unread.info["review_status"] == "env_error"
         again = await player.play_all([plan(number) for number in range(4)], concurrency=4)
         assert len({one.info["node"] for one in again}) == 2  # the actor was started anew
         mixed = [plan(number, **({"sleeps": 600} if number == 3 else {})) for number in range(8)]

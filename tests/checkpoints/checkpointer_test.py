@@ -101,6 +101,20 @@ def test_another_configuration_is_refused_and_the_keys_are_named(three_steps):
     assert "shape" not in str(caught.value)
 
 
+def test_a_key_that_is_newer_than_the_checkpoint_had_its_default(three_steps):
+    newer = {**FINGERPRINT, "new": (1, 2)}
+    with open_at(three_steps, fingerprint=newer, defaults={"new": (1, 2), "free": 3}) as checkpointer:
+        checkpointer.check_fingerprint()
+        assert checkpointer.restore().step == checkpointer.latest()
+    other = {**newer, "new": (1, 3)}
+    message = r"new was \[1, 2\] and is \[1, 3\]"
+    with (
+        open_at(three_steps, fingerprint=other, defaults={"new": (1, 2)}) as checkpointer,
+        pytest.raises(CheckpointError, match=message),
+    ):
+        checkpointer.check_fingerprint()
+
+
 def test_other_arrays_are_refused_and_named(three_steps):
     arrays = make_arrays(0)
     arrays["params"]["half"] = arrays["params"]["half"].astype(jnp.float32)

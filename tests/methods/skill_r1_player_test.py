@@ -12,7 +12,7 @@ from sage_jax.config import to_dataclass
 from sage_jax.data.editor_corpus import SEED_SKILL, editor_words, skill_body
 from sage_jax.data.word_tokenizer import build_tokenizer
 from sage_jax.envs.webwalker import TwinOptions, WebwalkerFactory, make_tasks
-from sage_jax.errors import EngineError
+from sage_jax.errors import AbortedError, EngineError
 from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.metrics.evaluation import summarise
 from sage_jax.metrics.names import check_names
@@ -90,6 +90,23 @@ def test_a_round_without_any_skill_or_any_rollout_is_an_error(player, tmp_path):
     with pytest.raises(EngineError, match="round 5, skills: none of its 2 .*scripted engine is closed"):
         play(player)
     assert not (tmp_path / "banks").exists()
+
+
+def test_a_round_whose_rollouts_were_all_dropped_teaches_nothing(player):
+    player, _ = player
+
+    class Cut:
+        async def complete(self, request):
+            raise AbortedError("new weights came in")
+
+    drop = to_dataclass({**VALUES, "ahead": True, "importance_cap": 2.0, "running_turns": "drop"}, RunSettings)
+    player = dataclasses.replace(player, agent=ToolAgent(Cut(), player.agent.pool, player.agent.options))
+    with pytest.raises(EngineError, match="round 5, rollouts: none of its .*new weights came in"):
+        asyncio.run(player.play_round(None, player.settings, TASKS["train"][:1], (), SkillBank(), 4))
+    player = dataclasses.replace(player, settings=drop)
+    result = asyncio.run(player.play_round(None, drop, TASKS["train"][:1], (), SkillBank(), 4))
+    assert [turn.advantage for one in result.trajectories for turn in one.turns] == [None] * len(result.trajectories)
+    assert "reward/mean" not in result.metrics
 
 
 def test_an_evaluation(player, tmp_path):

@@ -154,7 +154,7 @@ def test_behind_a_router_a_stale_server_is_found_though_another_is_dead(servers,
 
 def test_a_hung_server_costs_one_turn_one_timeout(servers, engine_of):
     hung, sound = servers
-    engine = engine_of(hung, sound, timeout_s=0.5, rest_s=60)
+    engine = engine_of(hung, sound, timeout_s=2, rest_s=60)
     hung.plan(*["hang"] * 50)
     session = session_of(engine, hung)
     for number in range(4):

@@ -5,13 +5,14 @@ import base64
 import importlib.util
 import io
 import pickle
+import shutil
 
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from sage_jax.errors import ConfigError, ServerRefusedError
+from sage_jax.errors import ConfigError, EngineError, ServerRefusedError
 from sage_jax.models import hf
 from sage_jax.models.transformer import abstract_params
 from sage_jax.rollout import GenerateRequest, SamplingParams, weight_transfer
@@ -138,6 +139,15 @@ def test_weights_that_came_in_part_sample_no_turn_that_counts(server, engine, we
         for (name, tensor), (name_again, tensor_again) in zip(read(first), read(again), strict=True):
             assert name == name_again
             np.testing.assert_array_equal(tensor.numpy(), tensor_again.numpy())
+
+
+def test_a_folder_that_is_not_seen_makes_no_version(server, engine, weights, tmp_path):
+    engine.update_weights(weights, 4)
+    shutil.rmtree(tmp_path / "4")
+    server.version = "default"  # it was restarted
+    with pytest.raises(EngineError, match="no weights to send"):
+        asyncio.run(engine.generate(GenerateRequest("e/0", "e", (1, 2, 3), SamplingParams(5, seed=7))))
+    assert (server.version, server.paused) == ("default", False)
 
 
 def test_another_way_is_refused():

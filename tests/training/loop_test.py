@@ -294,6 +294,10 @@ def test_an_evaluation_is_complete_when_no_episode_failed(tiny_session, tmp_path
     whole = evaluate(lambda number: False, 33)  # played again, since it was not complete
     assert (whole[0].failed, files["stamp"].exists()) == (0, True)
     assert evaluate(lambda number: True, 33) == whole  # complete: read and not played
+    stamp = json.loads(files["stamp"].read_text())
+    del stamp["engine_dtype"]  # as if it was written before that setting was there
+    files["stamp"].write_text(json.dumps(stamp))
+    assert evaluate(lambda number: True, 33) == whole
 
 
 def test_a_round_writes_one_line_and_readable_trajectories(tiny_session, tmp_path):
