@@ -101,7 +101,12 @@ def open_client(
 
 
 def engine_metrics(before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Returns what an engine did between two looks at its `stats`, as engine/<counter>, and its tokens a second."""
+    """Returns what an engine did between two looks at its `stats`, as engine/<counter>, and its tokens a second.
+
+    Nothing where it was asked for nothing: the clients of actors elsewhere count for themselves.
+    """
+    if before.get("requests") == after.get("requests"):
+        return {}
     counts = {f"engine/{name}": after[name] - before[name] for name in COUNTERS if name in before and name in after}
     generated = counts.get("engine/generated_tokens")
     return counts if generated is None else counts | {"time/generated_per_second": generated / seconds}

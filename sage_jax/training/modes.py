@@ -97,7 +97,9 @@ def newest_checkpoint(settings: RunSettings, model: ModelConfig) -> Restored | N
         if settings.lora.lora_rank:
             params, _ = lora.split(params)
         arrays = {"state": abstract_state(params, make_optimizer(rl_options(settings)))}
-        return checkpointer.restore(arrays | ({"reference": params} if settings.rl.kl_coef else {}))
+        arrays |= {"reference": params} if settings.rl.kl_coef else {}
+        arrays |= {"behind": params} if settings.rl.ahead else {}
+        return checkpointer.restore(arrays)
 
 
 def check(settings: RunSettings) -> int:

@@ -40,7 +40,7 @@ def dynamic_names():
     return {
         *(f"loss/{name}" for name in aux),
         *(f"time/{phase}" for phase in re.findall(r'clock.lap\("([a-z]+)"', loop)),
-        *engine_metrics(stats, stats, 1.0),
+        *engine_metrics(stats, dict.fromkeys(stats, 1.0), 1.0),
         *(f"review/{outcome}" for outcome in REVIEW_OUTCOMES),
         *(f"status/{status.value}" for status in Status),
         *(f"advantage/{stream}_std" for stream in ("act", "review")),

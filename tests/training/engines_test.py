@@ -86,6 +86,7 @@ def test_what_an_engine_did_in_a_round_by_hand():
     want = {"engine/requests": 5, "engine/generated_tokens": 40, "engine/evictions": 0, "time/generated_per_second": 20}
     assert engine_metrics(before, after, 2.0) == want
     assert engine_metrics({"turns": 1.0}, {"turns": 2.0}, 1.0) == {}
+    assert engine_metrics(after, {**after, "running": 1}, 1.0) == {}  # nothing was asked of it
 
 
 def test_servers_have_the_weights_before_the_first_turn(params, tmp_path, monkeypatch):

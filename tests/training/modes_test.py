@@ -77,6 +77,12 @@ def test_a_checkpoint_and_its_export_are_one_policy(tiny_session, tiny_folder, t
     start = read_rows(modes.evaluate_run(tiny_settings(tmp_path / "start", tiny_folder, tiny_cache), "final"))
     assert [row.tokens for row in start] != [row.tokens for row in plain]
 
+    ahead = tiny_settings(tmp_path / "ahead", tiny_folder, tiny_cache, ahead=True)
+    with modes.open_checkpoints(ahead) as checkpointer:
+        arrays = {"state": state, "reference": tiny_session.params, "behind": tiny_session.params}
+        checkpointer.save(4, arrays, {"round": 4, "bank": bank.snapshot(), "metrics_cursor": 0})
+    assert modes.newest_checkpoint(ahead, tiny_session.model).step == 4
+
     with pytest.raises(CheckpointError, match="gamma was 0.2 and is 0.9"):
         modes.export(tiny_settings(tmp_path, tiny_folder, tiny_cache, gamma=0.9))
 
