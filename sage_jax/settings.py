@@ -222,7 +222,11 @@ class RunSettings(config.RunConfig):
 
 def _place(url: str) -> tuple[str, int | None]:
     """Returns the machine and port of an address, whose path and spelling may differ."""
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise config.ConfigError(f"{url!r}: {error}; write it like http://127.0.0.1:30000") from error
     host = parts.hostname or ""
     usual = {"http": 80, "https": 443}.get(parts.scheme)
-    return "127.0.0.1" if host in ("localhost", "::1") else host, parts.port or usual
+    return "127.0.0.1" if host in ("localhost", "::1") else host, port or usual

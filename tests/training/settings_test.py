@@ -85,6 +85,12 @@ def test_a_task_llm_on_another_server_is_fine(url):
     assert config.to_dataclass({**TASK_LLM, "task_url": url}, RunSettings).task.task_url == url
 
 
+@pytest.mark.parametrize("url", ["http://other:3000O", "http://[::1"])
+def test_an_address_that_cannot_be_read_is_named(url):
+    with pytest.raises(ConfigError, match="3000O.*write it like|::1.*write it like"):
+        config.to_dataclass({**TASK_LLM, "task_url": url}, RunSettings)
+
+
 def test_a_step_wise_context_needs_no_row_for_a_whole_episode():
     assert config.to_dataclass({"context": "steps", "row_length": 512}, RunSettings).engine.row_length == 512
 
