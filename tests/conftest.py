@@ -55,3 +55,17 @@ def tiny_session(tiny_cache, tiny_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny_session")
     with open_session(tiny_settings(folder, tiny_folder, tiny_cache), folder) as session:
         yield session
+
+
+@pytest.fixture(scope="module")
+def ray_cluster():
+    """A Ray cluster of two nodes with two CPUs each, on this machine; skips where Ray is not installed."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    cluster.add_node(num_cpus=2)
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()

@@ -65,19 +65,6 @@ def toy(tmp_path, monkeypatch):
     del sys.modules["ray_toy_player"]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    cluster.add_node(num_cpus=2)
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-
-
 def ray_player(open_player, tokenizer, *, weights=None, workers=2) -> RayPlayer:
     return RayPlayer(
         types.SimpleNamespace(published=weights),
@@ -117,7 +104,7 @@ def test_settings_that_actors_cannot_play_with_are_refused(tmp_path, values, mes
 
 
 @pytest.mark.slow
-def test_plans_are_spread_over_the_machines_and_a_lost_actor_costs_its_episode(cluster, toy, tiny_folder, tmp_path):
+def test_plans_are_spread_over_the_machines_and_a_lost_actor_costs_its_episode(ray_cluster, toy, tiny_folder, tmp_path):
     mark = tmp_path / "closed"
 
     async def play(player):
@@ -146,13 +133,13 @@ def test_plans_are_spread_over_the_machines_and_a_lost_actor_costs_its_episode(c
 
 
 @pytest.mark.slow
-def test_an_actor_that_cannot_be_opened_tells_why(cluster, toy, tiny_folder):
+def test_an_actor_that_cannot_be_opened_tells_why(ray_cluster, toy, tiny_folder):
     with pytest.raises(EnvError, match="an actor did not start: .*the data are not on this machine"):
         ray_player(toy.open_broken, load_tokenizer(tiny_folder), workers=1)
 
 
 @pytest.mark.slow
-def test_a_run_is_the_same_with_actors(cluster, tiny_folder, tiny_cache, tmp_path):
+def test_a_run_is_the_same_with_actors(ray_cluster, tiny_folder, tiny_cache, tmp_path):
     """Cold start, rounds, probes and evaluations, played by actors on two nodes, against those played here."""
     from sage_jax.training.loop import train
 

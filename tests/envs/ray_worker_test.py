@@ -46,19 +46,6 @@ def toy(tmp_path, monkeypatch):
     del sys.modules["ray_toy_envs"]
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    cluster.add_node(num_cpus=2)
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-
-
 def toy_task(number=0, **payload) -> Task:
     return Task(str(number), "toy", "train", str(number), payload)
 
@@ -70,7 +57,7 @@ def test_without_ray_its_name_and_the_extra_are_told(toy, monkeypatch):
 
 
 @pytest.mark.slow
-def test_episodes_are_spread_over_both_nodes_and_their_environments_closed(cluster, toy, tmp_path):
+def test_episodes_are_spread_over_both_nodes_and_their_environments_closed(ray_cluster, toy, tmp_path):
     async def play(pool):
         tasks = [toy_task(number, closes=str(tmp_path / f"{number}.closed")) for number in range(8)]
         started = await asyncio.gather(*(pool.reset(i, task, 0) for i, task in enumerate(tasks)))
@@ -84,7 +71,7 @@ def test_episodes_are_spread_over_both_nodes_and_their_environments_closed(clust
 
 
 @pytest.mark.slow
-def test_errors_keep_their_type_and_a_late_call_costs_its_worker_alone(cluster, toy):
+def test_errors_keep_their_type_and_a_late_call_costs_its_worker_alone(ray_cluster, toy):
     async def play(pool):
         with pytest.raises(DataError, match="toy.json is missing"):
             await pool.reset("broken", toy_task(0, broken=True), 0)
@@ -103,14 +90,14 @@ def test_errors_keep_their_type_and_a_late_call_costs_its_worker_alone(cluster, 
 
 
 @pytest.mark.slow
-def test_a_lost_node_costs_its_episodes_and_the_others_go_on(cluster, toy):
-    node = cluster.add_node(num_cpus=4)
+def test_a_lost_node_costs_its_episodes_and_the_others_go_on(ray_cluster, toy):
+    node = ray_cluster.add_node(num_cpus=4)
 
     async def play(pool):
         started = await asyncio.gather(*(pool.reset(i, toy_task(i), 0) for i in range(12)))
         gone = [i for i, one in enumerate(started) if one.info["node"] == node.node_id]
         assert 0 < len(gone) < 12
-        cluster.remove_node(node)
+        ray_cluster.remove_node(node)
         results = await asyncio.gather(*(pool.step(i, "look") for i in range(12)), return_exceptions=True)
         assert [i for i, one in enumerate(results) if isinstance(one, EnvError)] == gone
         again = await asyncio.gather(*(pool.reset(i, toy_task(i), 0) for i in gone))
