@@ -375,23 +375,22 @@ def test_a_lost_review_leaves_the_episode_its_outcome(pool, word_tokenizer, task
 
     async def script(request, turn):
         if turn == lost and fault == "timeout":
-            await asyncio.Event().wait()
+            raise TimeoutError  # as its clock does
         if turn == lost and fault == "engine_error":
             raise EngineError("out of luck")
         return LOOK
 
-    def world(**options):
+    def world():
         engine = FaultyEngine(word_tokenizer, script, version=3)
         engine.aborts = "/2" if fault == "aborted" else "/none"
-        return World(pool, word_tokenizer, None, engine=engine, max_steps=2, **options)
+        return World(pool, word_tokenizer, None, engine=engine, max_steps=2)
 
-    timeout = {"episode_timeout_s": 1.0} if fault == "timeout" else {}
     plain = world().play(EpisodePlan(task, "g", 0))
-    at_once = world(**timeout)
+    at_once = world()
     (trajectory,) = asyncio.run(at_once.player.play_all([EpisodePlan(task, "g", 0, review=True)], concurrency=1))
     at_once.assert_all_given_back(1)
     lost = 0
-    afterwards = world(**timeout)
+    afterwards = world()
     reviewed = asyncio.run(afterwards.player.review(EpisodePlan(task, "g", 0), plain))
     assert "review_status" not in plain.info
     for found in (trajectory, reviewed):
