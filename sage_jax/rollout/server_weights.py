@@ -135,9 +135,9 @@ class ServerWeights:
                 _LOG.warning("%s has weights %s and is used again", url, self.name())
 
     async def _push(self, url: str, folder: Path, version: int, call: Call) -> None:
-        # "abort": what still runs there belongs to no one who waits.
-        await call(url, "/pause_generation", {"mode": "abort"})
         try:
+            # "abort": what still runs there belongs to no one who waits.
+            await call(url, "/pause_generation", {"mode": "abort"})
             await self._transfer(call, url, folder, self.name(version))
             found = await self._served(url, call)
             if found != self.name(version):

@@ -216,6 +216,34 @@ def test_closing_during_an_update_lets_the_server_go_on(servers, engine_of):
     assert "closed while servers took weight version 1" in str(errors[0])
 
 
+def test_closing_before_a_pause_is_confirmed_lets_the_server_go_on(servers, engine_of):
+    server, _ = servers
+    engine, errors = engine_of(server), []
+    call = engine._client.call
+
+    async def unheard(url, path, *arguments, **options):
+        answer = await call(url, path, *arguments, **options)
+        if path == "/pause_generation":
+            await asyncio.Event().wait()
+        return answer
+
+    def update():
+        try:
+            engine.update_weights(None, 1)
+        except EngineError as error:
+            errors.append(error)
+
+    engine._client.call = unheard
+    thread = threading.Thread(target=update)
+    thread.start()
+    while not server.paused:
+        time.sleep(0.01)
+    engine.close()
+    thread.join(30)
+    assert not server.paused
+    assert len(errors) == 1
+
+
 def test_a_turn_that_is_cancelled_while_it_mends_its_server_lets_it_go_on(servers, engine_of):
     server, _ = servers
     engine = engine_of(server)
