@@ -111,8 +111,8 @@ class RayPlayer(Player):
     ) -> Trajectory:
         place = self._load.index(min(self._load))
         worker = self._workers[place]
-        self._load[place] += 1
         result = call(worker, self.engine.published)  # type: ignore[attr-defined]
+        self._load[place] += 1
         # Actors have clocks too: one for the episode, and one for its review.
         longest = (1 + plan.review) * self.options.episode_timeout_s + _START_S
         try:

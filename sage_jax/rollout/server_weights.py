@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import re
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from sage_jax.rollout.weight_transfer import Call, Transfer
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"(?:([0-9a-f]{8})-)?([0-9]+)")  # "<trainer>-<version>"; a bare number is someone else's habit
+LOOK_AGAIN_S = 5.0  # clients that adopted their weights wait up to this long before they mend a server
 _QUICK_S = 20.0  # for calls that a sound server answers at once
 
 
@@ -51,6 +53,7 @@ class ServerWeights:
         self._client, self._urls, self._pool, self._transfer = client, tuple(urls), pool, transfer
         # Versions are small numbers that every trainer counts alike: the token tells ours from another's.
         self._trainer = secrets.token_hex(4)
+        self._adopted = False  # from another client of the same run, which is one of several then
         self.version: int | None = None
         self.pushed_again = 0
         self._folder: Path | None = None
@@ -72,7 +75,7 @@ class ServerWeights:
     async def adopt(self, published: Published) -> None:
         """Makes another client's weights the newest; servers are asked for theirs before their next turn."""
         self._folder, self.version, self._trainer = published
-        self._holders, self._left_out = set(), set()
+        self._holders, self._left_out, self._adopted = set(), set(), True
 
     def are_stale(self, answer: Answer) -> bool:
         """Tells whether a turn was sampled, in whole or in part, by other weights than the newest."""
@@ -114,12 +117,17 @@ class ServerWeights:
         if self._folder is None or self.version is None:
             return
         urls = [url] if url else await self._answering(lambda url: True)
-        await self._settle(urls, [self._mend(url, self._folder, self.version) for url in urls])
+        await self._settle(urls, [self._mend(url) for url in urls])
 
-    async def _mend(self, url: str, folder: Path, version: int) -> None:
+    async def _mend(self, url: str) -> None:
         async with self._mending[url]:  # of many turns that notice, one mends
             found = await self._served(url, self._quickly)
-            if found != self.name(version):
+            if found != self.name() and self._adopted:
+                # Every client of the run notices: most of them find it mended when they look again.
+                await asyncio.sleep(random.uniform(0, LOOK_AGAIN_S))
+                found = await self._served(url, self._quickly)
+            folder, version = self._folder, self.version  # now: newer ones may have come while this waited
+            if folder is not None and version is not None and found != self.name(version):
                 other = self._other_trainer(found)
                 if other and url in self._holders:  # it had ours, so this came later
                     raise StaleWeightsError(

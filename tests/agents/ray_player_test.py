@@ -11,7 +11,6 @@ import pytest
 
 from sage_jax.agents.plans import AgentOptions, EpisodePlan
 from sage_jax.agents.ray_player import RayPlayer
-from sage_jax.data.tokenizer import load_tokenizer
 from sage_jax.errors import ConfigError, EnvError
 from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.skills import RetrievalConfig
@@ -85,10 +84,10 @@ def plan(number, **payload) -> EpisodePlan:
     return EpisodePlan(Task(str(number), "toy", "train", str(number), payload), "group", number)
 
 
-def test_without_ray_its_setting_and_the_extra_are_told(tiny_folder, monkeypatch):
+def test_without_ray_its_setting_and_the_extra_are_told(word_tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"rollout_backend='ray' needs Ray: pip install 'sage_jax\[ray\]'"):
-        ray_player(contextlib.nullcontext, load_tokenizer(tiny_folder))
+        ray_player(contextlib.nullcontext, word_tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,9 @@ def test_settings_that_actors_cannot_play_with_are_refused(tmp_path, values, mes
 
 
 @pytest.mark.slow
-def test_plans_are_spread_over_the_machines_and_a_lost_actor_costs_its_episode(ray_cluster, toy, tiny_folder, tmp_path):
+def test_plans_are_spread_over_the_machines_and_a_lost_actor_costs_its_episode(
+    ray_cluster, toy, word_tokenizer, tmp_path
+):
     mark = tmp_path / "closed"
 
     async def play(player):
@@ -127,15 +128,15 @@ def test_plans_are_spread_over_the_machines_and_a_lost_actor_costs_its_episode(r
         assert late[3].reward.status is Status.STRAGGLER
 
     open_toy = functools.partial(toy.open_toy, str(mark))
-    with contextlib.closing(ray_player(open_toy, load_tokenizer(tiny_folder), weights="version 3")) as player:
+    with contextlib.closing(ray_player(open_toy, word_tokenizer, weights="version 3")) as player:
         asyncio.run(play(player))
     assert mark.read_text() == "closed closed "
 
 
 @pytest.mark.slow
-def test_an_actor_that_cannot_be_opened_tells_why(ray_cluster, toy, tiny_folder):
+def test_an_actor_that_cannot_be_opened_tells_why(ray_cluster, toy, word_tokenizer):
     with pytest.raises(EnvError, match="an actor did not start: .*the data are not on this machine"):
-        ray_player(toy.open_broken, load_tokenizer(tiny_folder), workers=1)
+        ray_player(toy.open_broken, word_tokenizer, workers=1)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sage_jax.errors import EngineError, ServerRefusedError, ServerUnavailableError, StaleWeightsError
-from sage_jax.rollout import GenerateRequest, SamplingParams
+from sage_jax.rollout import GenerateRequest, SamplingParams, server_weights
 from sage_jax.rollout.http_client import HttpOptions
 from sage_jax.rollout.server_weights import version_number
 from sage_jax.rollout.sglang import SglangEngine
@@ -267,7 +267,8 @@ def test_a_turn_that_is_cancelled_while_it_mends_its_server_lets_it_go_on(server
 # Another client of the same run.
 
 
-def test_a_client_that_adopts_weights_takes_answers_of_them_alone(servers, engine_of):
+def test_a_client_that_adopts_weights_takes_answers_of_them_alone(servers, engine_of, monkeypatch):
+    monkeypatch.setattr(server_weights, "LOOK_AGAIN_S", 0.01)
     first, second = servers
     trainer, other = engine_of(first, second), engine_of(first, second)
     trainer.update_weights(None, 3)
