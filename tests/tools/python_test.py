@@ -27,7 +27,7 @@ def test_programs(tmp_path, monkeypatch):
         ("import os; print(os.environ.get('OPENAI_API_KEY'))", "ok", "None"),
         ("x = 1", "failed", "printed nothing"),
         ("print(1); 1 / 0", "failed", "ZeroDivisionError"),
-        ("print(open('/etc/passwd').read())", "failed", "No such file"),
+        ("print(open('/etc/passwd').read())", "failed", "Error: [Errno "),  # hidden or forbidden: sandboxes differ
         ("while True: pass", "timeout", ""),
         ("print('x' * 10**6)", "too_large", ""),
     ):
