@@ -43,10 +43,12 @@ class Spent(NamedTuple):
 Generate = Callable[[np.ndarray, int], None]  # (prompts [B, T], new tokens)
 
 
-def embedded(folder: str, batch: int, length: int, dtype: str) -> tuple[Generate, Callable[[], None]]:
+def embedded(
+    folder: str, batch: int, length: int, dtype: str, kv_dtype: str = ""
+) -> tuple[Generate, Callable[[], None]]:
     """Returns our engine with one slot a sequence, compiled, and what closes it."""
     model, params = hf.load(folder, dtype=dtype, compute_dtype=dtype)
-    engine = EmbeddedEngine(model, params, EngineConfig.for_model(model, batch, length))
+    engine = EmbeddedEngine(model, params, EngineConfig.for_model(model, batch, length, kv_dtype=kv_dtype))
     engine.warmup()
     calls = 0
 
@@ -56,6 +58,11 @@ def embedded(folder: str, batch: int, length: int, dtype: str) -> tuple[Generate
         asyncio.run(_gather(engine, prompts.tolist(), new, calls))
 
     return generate, engine.close
+
+
+def embedded_kv16(folder: str, batch: int, length: int, dtype: str) -> tuple[Generate, Callable[[], None]]:
+    """The same with keys and values kept in bfloat16; llama.cpp keeps them in 16 bits too."""
+    return embedded(folder, batch, length, dtype, "bfloat16")
 
 
 async def _gather(engine: EmbeddedEngine, prompts: list[list[int]], new: int, call: int) -> None:
@@ -106,7 +113,9 @@ def llama_cpp_q4_1(folder: str, batch: int, length: int, dtype: str) -> tuple[Ge
     return llama_cpp(folder, batch, length, "q4_1")
 
 
-ENGINES = {function.__name__: function for function in (embedded, transformers, llama_cpp, llama_cpp_q4_1)}
+ENGINES = {
+    function.__name__: function for function in (embedded, embedded_kv16, transformers, llama_cpp, llama_cpp_q4_1)
+}
 
 
 def measure(call: Generate, prompts: np.ndarray, new: int) -> Spent:

@@ -308,6 +308,9 @@ class EngineSettings(config.Settings):
     engine_dtype: str = setting(
         "", "dtype in which the embedded engine computes and keeps; empty: compute_dtype", choices=DTYPES
     )
+    engine_kv_dtype: str = setting(
+        "", "dtype in which it keeps keys and values alone; empty: that of the engine", choices=("", "bfloat16")
+    )
     slots: int = setting(64, "sequences the embedded engine holds", low=1, free=True)
     max_length: int = setting(1024, "longest context, in tokens", low=64)
     row_length: int = setting(1024, "length of a packed training row, in tokens", low=64)

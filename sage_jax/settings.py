@@ -104,10 +104,9 @@ class RunSettings(config.RunConfig):
             self._check_ray()
         if self.engine.engine == "http" and self.agent.choices:
             raise config.ConfigError("choices=True with engine='http': servers cannot sample among choices; drop one")
-        if self.engine.engine == "http" and self.engine.engine_dtype:
-            raise config.ConfigError(
-                f"engine_dtype={self.engine.engine_dtype!r} with engine='http': servers choose their own; drop one"
-            )
+        for name in ("engine_dtype", "engine_kv_dtype"):
+            if self.engine.engine == "http" and (dtype := getattr(self.engine, name)):
+                raise config.ConfigError(f"{name}={dtype!r} with engine='http': servers choose their own; drop one")
         if self.engine.engine == "http" and self.rl.importance_kept:
             raise config.ConfigError(
                 "importance_kept=True with engine='http': servers do not tell under which truncated distribution they "

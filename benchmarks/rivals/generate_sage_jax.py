@@ -1,7 +1,8 @@
 """The embedded engine on the workload; run by benchmarks/rollout.py.
 
-Modes: "keep" keeps an episode's slot between turns, "sampled" also the keys of sampled tokens (keep_sampled), and
-"again" forgets the episode after every turn, so that its history is prefilled again as the rivals do.
+Modes: "keep" keeps an episode's slot between turns, "sampled" also the keys of sampled tokens (keep_sampled), "narrow"
+keeps keys and values in bfloat16 (kv_dtype), and "again" forgets the episode after every turn, so that its history is
+prefilled again as the rivals do.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ PARAMS = init_params(MODEL, jax.random.key(0))
 @functools.cache
 def make_engine(batch: int) -> EmbeddedEngine:
     """Returns an engine for so many sequences at once, compiled."""
-    config = EngineConfig.for_model(MODEL, batch, LONGEST, keep_sampled=args.mode == "sampled", **SIZES)
+    mode = {"sampled": {"keep_sampled": True}, "narrow": {"kv_dtype": "bfloat16"}}.get(args.mode, {})
+    config = EngineConfig.for_model(MODEL, batch, LONGEST, **mode, **SIZES)
     engine = EmbeddedEngine(MODEL, PARAMS, config)
     engine.warmup()
     return engine

@@ -5,7 +5,7 @@ block behind the end of a context multiplies its sums by exactly 1 and adds exac
 changes no bit.
 
 bfloat16 is stored as its bits: a CPU reads scattered slots only as numbers that it can compute with, and would turn
-the whole cache into float32 at every step.
+the whole cache into float32 at every step. Queries of another dtype widen what they read, block by block.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from sage_jax.models import ModelConfig
 _FAR_BELOW = -1e30  # finite, so that a masked block before the first real one gives no NaN; it is later scaled by 0
 Pair = tuple[jax.Array, jax.Array]  # keys [S, G, K, positions], values [S, G, positions, K] of one layer
 Cache = tuple[Pair, ...]
+_BITS = jnp.uint16  # of bfloat16
 
 
-def empty_cache(model: ModelConfig, slots: int, length: int) -> Cache:
-    """Returns zeroed keys [S, G, K, length] and values [S, G, length, K] of every layer.
+def empty_cache(model: ModelConfig, slots: int, length: int, dtype: str = "") -> Cache:
+    """Returns zeroed keys [S, G, K, length] and values [S, G, length, K] of every layer, in `dtype` or the model's.
 
     Keys lie transposed because the product with a few queries is then a plain row-major one: a third less time in the
     attention of a decode step on a CPU.
     """
     keys = (slots, model.num_kv_heads, model.head_dim, length)
     values = (slots, model.num_kv_heads, length, model.head_dim)
-    dtype = _bits(jnp.zeros((), model.dtype)).dtype
-    return tuple((jnp.zeros(keys, dtype), jnp.zeros(values, dtype)) for _ in range(model.num_layers))
+    numbers = jnp.dtype(dtype or model.dtype)
+    stored = _BITS if numbers == jnp.bfloat16 else numbers
+    return tuple((jnp.zeros(keys, stored), jnp.zeros(values, stored)) for _ in range(model.num_layers))
 
 
-def _bits(x: jax.Array) -> jax.Array:
-    """Returns how `x` is stored."""
-    return jax.lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x
+def _as_stored(x: jax.Array, cache: jax.Array) -> jax.Array:
+    """Returns `x` as `cache` holds it."""
+    return jax.lax.bitcast_convert_type(x.astype(jnp.bfloat16), _BITS) if cache.dtype == _BITS else x
 
 
 def _numbers(x: jax.Array) -> jax.Array:
-    return jax.lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x
+    return jax.lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == _BITS else x
 
 
 def as_cache(k: Float[Array, "b c g k"], v: Float[Array, "b c g k"]) -> Pair:
@@ -51,7 +53,7 @@ def as_cache(k: Float[Array, "b c g k"], v: Float[Array, "b c g k"]) -> Pair:
 
 
 def read(pair: Pair, slots: Int[Array, "b"], start: jax.Array, length: int) -> Pair:
-    """Reads `length` positions of each of the slots: keys [B, G, K, length], values [B, G, length, K]."""
+    """Reads `length` positions of each of the slots: keys [B, G, K, length], values [B, G, length, K], as kept."""
     _, groups, width, _ = pair[0].shape
 
     def one(slot: jax.Array) -> Pair:
@@ -65,7 +67,7 @@ def read(pair: Pair, slots: Int[Array, "b"], start: jax.Array, length: int) -> P
 
 def write_rows(pair: Pair, new: Pair, slots: Int[Array, "b"], starts: Int[Array, "b"]) -> Pair:
     """Puts row b of the new keys and values at starts[b] of slots[b], in place, one after the other."""
-    stored = tuple(map(_bits, new))
+    stored = tuple(map(_as_stored, new, pair))
 
     def write_row(row: jax.Array, pair: Pair) -> Pair:
         keys, values = (jax.lax.dynamic_slice_in_dim(array, row, 1, axis=0) for array in stored)
@@ -129,7 +131,8 @@ def walk(
 
     def step(index: jax.Array, sums: Sums) -> Sums:
         start = index * block
-        return add_block(sums, q, *read(pair, slots, start, block), visible(start + jnp.arange(block)))
+        keys, values = (array.astype(q.dtype) for array in read(pair, slots, start, block))
+        return add_block(sums, q, keys, values, visible(start + jnp.arange(block)))
 
     return jax.lax.fori_loop(0, blocks, step, start_sums(q))
 

@@ -37,7 +37,7 @@ from sage_jax.rollout import control_requests as control
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.rollout.http_requests import BadRequestError, read_generate
 from sage_jax.rollout.openai_api import complete_chat, list_models
-from sage_jax.rollout.programs import EngineConfig
+from sage_jax.rollout.programs import KV_DTYPES, EngineConfig
 from sage_jax.rollout.service import EngineService
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -285,6 +285,7 @@ def open_service(arguments: argparse.Namespace) -> EngineService:
         raise ConfigError(f"--model={arguments.model}: no such model folder (it needs config.json and safetensors)")
     model, params = hf.load(folder, compute_dtype=arguments.dtype)
     sizes = {name: value for name in (*_SIZES, "max_stop_ids") if (value := getattr(arguments, name)) is not None}
+    sizes["kv_dtype"] = arguments.kv_cache_dtype.removeprefix("auto")
     length = arguments.max_length or min(model.max_position, EngineConfig.max_length)
     engine = EmbeddedEngine(model, params, EngineConfig.for_model(model, arguments.slots, length, **sizes))
     engine.warmup()
@@ -323,6 +324,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--api-key-env", default="", help="environment variable that holds the key")
     made.add_argument("--served-model-name", default="", help="default: the model folder")
     made.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    made.add_argument("--kv-cache-dtype", default="auto", choices=("auto", *filter(None, KV_DTYPES)))
     made.add_argument("--skip-tokenizer-init", action="store_true", help="serve ids alone")
     made.add_argument("--max-queued-requests", type=int, default=512, help="requests at once; more get 503")
     made.add_argument("--max-body-bytes", type=int, default=16 << 20)

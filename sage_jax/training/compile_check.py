@@ -24,9 +24,10 @@ from sage_jax.models.memory import count_parameters
 from sage_jax.models.sharding import make_mesh, parse_mesh, token_shards
 from sage_jax.models.transformer import head_weights
 from sage_jax.rollout.layout import abstract_engine, engine_mesh
-from sage_jax.rollout.programs import EngineConfig, compile_programs
+from sage_jax.rollout.programs import compile_programs
 from sage_jax.settings import RunSettings
 from sage_jax.training.batches import abstract_batch
+from sage_jax.training.engines import embedded_sizes
 from sage_jax.training.hlo import Costs, read_costs
 from sage_jax.training.optimizer import make_optimizer, rl_options
 from sage_jax.training.policy import model_config, policy_forward, with_adapters
@@ -188,7 +189,7 @@ def _update_job(settings: RunSettings, model: ModelConfig, mesh: Mesh, rows: int
 
 def _engine_jobs(settings: RunSettings, model: ModelConfig, mesh: Mesh) -> list[_Job]:
     """Returns prefill and decode of one engine."""
-    config = EngineConfig.for_model(model, settings.engine.slots, settings.engine.max_length)
+    model, config = embedded_sizes(settings.engine, model)
     weights, cache, prefill, decode = abstract_engine(model, config, mesh)
     programs = compile_programs(model, config)
     blocks, sampled = config.cache_length // config.block, config.rows * config.decode_steps

@@ -22,6 +22,7 @@ from sage_jax.rollout.sglang import SglangEngine
 from sage_jax.rollout.site_follower import SiteFollower
 from sage_jax.rollout.task_llm import Budget, TaskLlm
 from sage_jax.rollout.weights import WeightFolders
+from sage_jax.setting_groups import EngineSettings
 from sage_jax.settings import RunSettings
 
 # Counters of `Engine.stats` that a round writes; an engine writes those that it keeps.
@@ -37,6 +38,13 @@ COUNTERS = (
     "stale_answers",
     "aborted",
 )
+
+
+def embedded_sizes(settings: EngineSettings, model: ModelConfig) -> tuple[ModelConfig, EngineConfig]:
+    """Returns the policy in the dtype that the embedded engine computes in, and the engine's sizes."""
+    model = dataclasses.replace(model, dtype=settings.engine_dtype or model.dtype)
+    sizes = {"kv_dtype": settings.engine_kv_dtype}
+    return model, EngineConfig.for_model(model, settings.slots, settings.max_length, **sizes)
 
 
 def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig, params: Any) -> Engine:
@@ -55,8 +63,7 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
     """
     sizes = settings.engine
     if sizes.engine == "embedded":
-        model = dataclasses.replace(model, dtype=sizes.engine_dtype or model.dtype)
-        config = EngineConfig.for_model(model, sizes.slots, sizes.max_length)
+        model, config = embedded_sizes(sizes, model)
         mesh = jax.sharding.get_mesh()
         cut = not mesh.empty and mesh.shape["tensor"] > 1
         engine = EmbeddedEngine(model, params, config, mesh=engine_mesh(mesh) if cut else None)

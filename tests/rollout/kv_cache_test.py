@@ -83,9 +83,28 @@ def test_what_is_written_is_read_and_the_rest_stays(dtype):
     np.testing.assert_array_equal(values[2:], untouched[1])
 
 
-def test_bfloat16_takes_half_the_memory():
-    sizes = [
-        sum(leaf.nbytes for leaf in jax.tree.leaves(kv_cache.empty_cache(model(d), 5, LENGTH)))
-        for d in ("float32", "bfloat16")
-    ]
-    assert sizes == [2 * 2 * 5 * LENGTH * GROUPS * WIDTH * 4, 2 * 2 * 5 * LENGTH * GROUPS * WIDTH * 2]
+@pytest.mark.parametrize(
+    ("dtype", "kept", "size"), [("float32", "", 4), ("bfloat16", "", 2), ("float32", "bfloat16", 2)]
+)
+def test_bfloat16_takes_half_the_memory(dtype, kept, size):
+    cache = kv_cache.empty_cache(model(dtype), 5, LENGTH, kept)
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(cache)) == 2 * 2 * 5 * LENGTH * GROUPS * WIDTH * size
+
+
+def test_attention_over_keys_of_lower_precision_is_attention_over_rounded_ones():
+    k, v, q = (draw(seed, 2, 24, groups, WIDTH) for seed, groups in ((1, GROUPS), (2, GROUPS), (3, 2 * GROUPS)))
+    slots, starts = jnp.array([4, 0]), jnp.zeros(2, jnp.int32)
+
+    def attend(k, v, kept):
+        cache = kv_cache.empty_cache(model("float32"), 5, LENGTH, kept)[0]
+        pair = kv_cache.write_rows(cache, kv_cache.as_cache(k, v), slots, starts)
+        seen = lambda positions: jnp.broadcast_to(positions < 24, (2, 2 * 24, len(positions)))  # noqa: E731
+        sums = kv_cache.walk(pair, slots, kv_cache.fold_heads(q, GROUPS), seen, -(-24 // BLOCK), BLOCK)
+        return kv_cache.unfold_heads(sums, q)
+
+    def rounded(x):
+        return x.astype(jnp.bfloat16).astype(jnp.float32)
+
+    assert attend(k, v, "bfloat16").dtype == jnp.float32
+    np.testing.assert_array_equal(attend(k, v, "bfloat16"), attend(rounded(k), rounded(v), ""))
+    assert np.abs(attend(k, v, "bfloat16") - attend(k, v, "")).max() > 1e-4

@@ -33,6 +33,7 @@ MODEL = ModelConfig(
         ("prefill_chunk", 9),
         ("decode_rows", 12),
         ("keep_sampled", 1),
+        ("kv_dtype", "float16"),
     ],
 )
 def test_engine_config_names_the_field_that_is_wrong(field, value):
@@ -92,7 +93,9 @@ def test_a_context_longer_than_the_models_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("sizes", [{}, {"decode_rows": 32, "prefill_chunk": 8, "prefill_rows": 32}])
+@pytest.mark.parametrize(
+    "sizes", [{}, {"decode_rows": 32, "prefill_chunk": 8, "prefill_rows": 32}, {"kv_dtype": "bfloat16"}]
+)
 def test_turns_are_bitwise_the_same_alone_and_in_a_crowd_at_the_local_scale(dtype, sizes):
     model = ModelConfig(**{**vars(MODEL), "dtype": dtype})
     params = jax.tree.map(lambda leaf: leaf * (5 if leaf.ndim > 1 else 1), init_params(model, jax.random.key(0)))

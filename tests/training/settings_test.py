@@ -28,6 +28,11 @@ ROOT = pathlib.Path(__file__).parents[2]
             {"engine": "http", "engine_urls": ("http://a",), "engine_dtype": "bfloat16"},
             "engine_dtype='bfloat16' with engine='http'",
         ),
+        (
+            {"engine": "http", "engine_urls": ("http://a",), "engine_kv_dtype": "bfloat16"},
+            "engine_kv_dtype='bfloat16' with engine='http'",
+        ),
+        ({"engine_kv_dtype": "float32"}, "'engine_kv_dtype' cannot be 'float32'"),
         ({"engine_dtype": "float16"}, "'engine_dtype' cannot be 'float16'"),
         ({"engine_router": "http://a"}, "engine='embedded' with engine_router='http://a'"),
         ({"engine_api_key_env": "KEY"}, "engine_api_key_env='KEY': both are of servers"),
