@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+
 from sage_jax.agents.coding import CodePlayer
 from sage_jax.agents.editor import Editor, EditorOptions
 from sage_jax.agents.episode import AgentOptions, Player
@@ -26,13 +28,13 @@ from sage_jax.methods.skill_r1_player import SkillR1Player
 from sage_jax.rewards import ActShaping, OutcomeConfig
 from sage_jax.rollout import Engine
 from sage_jax.rollout.engine_llm import EngineLlm
+from sage_jax.rollout.layout import engine_mesh
 from sage_jax.rollout.task_llm import Budget, TaskLlm
 from sage_jax.setting_groups import TOOL_BENCHMARKS
 from sage_jax.settings import RunSettings
 from sage_jax.skills import RetrievalConfig, SkillFolder, load_folder
 from sage_jax.training.engines import open_client, open_engine, open_task_llm
 from sage_jax.training.policy import load_policy, model_config
-from sage_jax.training.processes import whole_arrays
 
 
 def make_players(
@@ -148,11 +150,12 @@ def make_task_agent(
     """
     task, agent = settings.task, settings.agent
     if task.task_llm == "policy":
-        frozen = dataclasses.replace(
-            settings, policy=dataclasses.replace(settings.policy, model=task.task_policy or settings.policy.model)
-        )
-        model, params = load_policy(frozen)
-        engine = stack.enter_context(contextlib.closing(open_engine(frozen, folder, model, whole_arrays(params))))
+        policy = dataclasses.replace(settings.policy, model=task.task_policy or settings.policy.model)
+        frozen = dataclasses.replace(settings, policy=policy)
+        # On the engine's own devices: in a run of several processes the others do not load it.
+        mesh = jax.sharding.get_mesh()
+        with contextlib.nullcontext() if mesh.empty else jax.set_mesh(engine_mesh(mesh)):
+            engine = stack.enter_context(contextlib.closing(open_engine(frozen, folder, *load_policy(frozen))))
         tokenizer = load_tokenizer(pathlib.Path(frozen.policy.model))
         if settings.tasks.benchmark not in TOOL_BENCHMARKS:
             player = make_player(frozen, engine, pool, tokenizer, text_encoder(tokenizer))

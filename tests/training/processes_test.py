@@ -153,12 +153,20 @@ def test_a_server_that_the_first_process_cannot_reach_ends_both(tiny_folder, tin
         assert re.search(rf"ServerUnavailableError: .*{url}", (tmp_path / f"{number}.err").read_text())
 
 
+_FROZEN = {  # an editor that is trained, and a second engine for the policy that is not
+    **{"method": "skillr1", "task_llm": "policy", "skill_tokens": 8, "sft_episodes": 0, "games_train": 3},
+    **{"eval_splits": ("valid_seen",)},
+}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_run_of_two_processes_is_that_of_one(tiny_folder, tiny_cache, tmp_path):
+@pytest.mark.parametrize("method", [{}, _FROZEN], ids=["skillmaster", "skillr1"])
+def test_a_run_of_two_processes_is_that_of_one(tiny_folder, tiny_cache, tmp_path, method):
     numbers = {}
     for name, mesh in (("one", ""), ("two", "fsdp:2")):
-        values = tiny_config(tmp_path / name, tiny_folder, tiny_cache, mesh=mesh, rounds=1, rows_per_micro=1)
+        sizes = {"mesh": mesh, "rounds": 1, "rows_per_micro": 1}
+        values = tiny_config(tmp_path / name, tiny_folder, tiny_cache, **{**sizes, **method})
         command = [sys.executable, "-c", _TRAIN, json.dumps(values)]
         if mesh:
             run_two(lambda place, command=command: [*command, place], devices=1)
