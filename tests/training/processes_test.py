@@ -154,8 +154,12 @@ def test_a_server_that_the_first_process_cannot_reach_ends_both(tiny_folder, tin
 
 
 _FROZEN = {  # an editor that is trained, and a second engine for the policy that is not
-    **{"method": "skillr1", "task_llm": "policy", "skill_tokens": 8, "sft_episodes": 0, "games_train": 3},
-    **{"eval_splits": ("valid_seen",)},
+    "method": "skillr1",
+    "task_llm": "policy",
+    "skill_tokens": 8,
+    "sft_episodes": 0,
+    "games_train": 3,
+    "eval_splits": ("valid_seen",),
 }
 
 
