@@ -58,6 +58,18 @@ def test_memory_is_what_all_hold_and_the_most_that_one_works_with():
     assert not report(program("learner: update", 1, 1, costs=None)).fits
 
 
+def test_an_engine_of_lower_precision_is_counted_as_it_is():
+    def held(**values):
+        mesh = make_mesh(data=1, devices=jax.devices()[:1])
+        job = compile_check._engine_jobs(settings(**values), preset("tiny"), mesh)[0]
+        weights, cache, _ = (sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(x)) for x in job.arguments)
+        return weights, cache
+
+    weights, cache = held()
+    assert held(engine_dtype="bfloat16") == (weights / 2, cache / 2)
+    assert held(engine_kv_dtype="bfloat16") == (weights, cache / 2)
+
+
 def test_roofline_worked_by_hand():
     chip = Chip("x", memory=1, flops=1e12, bandwidth=1e11, link=1e10)
     collectives = Collective("all-gather", 4, 3, 2 * 10**9), Collective("all-reduce", 4, 1, 10**9)
