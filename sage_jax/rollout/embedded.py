@@ -401,8 +401,10 @@ class EmbeddedEngine:
         for slot in self._slots.running():
             if running == "abort":
                 self._cut_short(slot)
-            else:
+            elif slot.turn.ids:
                 slot.turn.stale = True
+            else:  # wholly of the new weights, for the price of its prompt
+                slot.turn.restart()
         self._slots.forget()
         # In the dtypes that the programs were compiled for.
         self._params = jax.tree.map(lambda old, leaf: leaf.astype(old.dtype), self._params, params)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from sage_jax.errors import AbortedError, ConfigError
 from sage_jax.types import VersionSpan
 
 STOP, LENGTH, ABORT = "stop", "length", "abort"
+_COLDEST = 1e-6  # logits divided by less may leave the numbers that float32 has
 
 
 def _require(condition: bool, name: str, value: object, wanted: str) -> None:
@@ -25,6 +27,10 @@ def _require(condition: bool, name: str, value: object, wanted: str) -> None:
 def is_int(value: object) -> bool:
     """Tells whether a value is a whole number; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def find_outside(vocab_size: int, **named: Sequence[int]) -> str:
@@ -69,9 +75,12 @@ class SamplingParams:
             "a whole number of at least 1",
         )
         _require(
-            math.isfinite(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "0 or more"
+            _is_number(self.temperature) and (self.temperature == 0 or self.temperature >= _COLDEST),
+            "temperature",
+            self.temperature,
+            f"0, or {_COLDEST:g} or more",
         )
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+        _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
         _require(is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "a whole number, 0 for off")
         _require(is_int(self.seed) and 0 <= self.seed < 2**63, "seed", self.seed, "a whole number in [0, 2**63)")
         _require(

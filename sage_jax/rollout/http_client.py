@@ -46,7 +46,7 @@ class HttpOptions:
       control_timeout_s: longest time of one control call, a weight update say.
       connect_timeout_s: longest time to get a connection.
       attempts: most attempts at one call.
-      retry_s: no attempt begins later than this after the first one began.
+      retry_s: no pause before another attempt begins later than this after the first attempt began.
       wait_s: pause before the second attempt; doubles, with as much again at random.
       wait_max_s: longest such pause.
       rest_s: shortest time that a server which failed is not asked; doubles.
@@ -72,7 +72,7 @@ class HttpOptions:
         if not self.urls:
             raise ConfigError("engine_urls is empty: give the address of every server, e.g. http://127.0.0.1:30000")
         for url in (*self.urls, *filter(None, [self.router])):
-            _check_url(url)
+            check_url("engine url", url, "engine_api_key_env")
         if len(set(self.urls)) != len(self.urls):
             raise ConfigError(f"engine_urls={self.urls!r}: a server is named twice")
         check_key("api_key", self.api_key)
@@ -100,17 +100,18 @@ def check_key(where: str, key: str) -> None:
         )
 
 
-def _check_url(url: str) -> None:
+def check_url(setting: str, url: str, key_setting: str) -> None:
+    """Raises ConfigError naming the setting for an address that no call can be made to."""
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"engine url {url!r}: must begin with http:// or https://")
+        raise ConfigError(f"{setting}={url!r}: must begin with http:// or https://")
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"engine url {url!r}: {error}; write it like http://127.0.0.1:30000") from error
+        raise ConfigError(f"{setting}={url!r}: {error}; write it like http://127.0.0.1:30000") from error
     if parsed.userinfo:  # it would stand in configs, logs and errors
-        raise ConfigError("an engine url holds a user or password: drop it, and name the key by engine_api_key_env")
+        raise ConfigError(f"{setting} holds a user or password: drop it, and name the key by {key_setting}")
     if not parsed.host or not 0 < (parsed.port or 80) < 65536 or parsed.query or parsed.fragment:
-        raise ConfigError(f"engine url {url!r}: a host, a port up to 65535 and no query are expected")
+        raise ConfigError(f"{setting}={url!r}: a host, a port up to 65535 and no query are expected")
 
 
 class HttpClient:

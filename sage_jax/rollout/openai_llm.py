@@ -22,7 +22,7 @@ from sage_jax.errors import (
     ServerRefusedError,
     ServerUnavailableError,
 )
-from sage_jax.rollout.http_client import read_key
+from sage_jax.rollout.http_client import check_url, read_key
 from sage_jax.rollout.task_llm import Budget, CallLog, ChatRequest, RawToolCall, Redactor, Reply, ReplyCache, Spending
 
 _NO_KEY = "none"  # the client insists on one; servers without authentication ignore it
@@ -60,8 +60,7 @@ class OpenAiOptions:
     use_proxy: bool = False
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"task_url={self.url!r}: must begin with http:// or https://")
+        check_url("task_url", self.url, "task_key_env")
         if not self.model:
             raise ConfigError("task_model is empty: name the model that the endpoint serves")
         for name in ("timeout_s", "concurrency"):
@@ -125,12 +124,12 @@ class OpenAiLlm:
     async def _ask(self, request: ChatRequest, key: str) -> Reply:
         """Asks the endpoint and logs the question with its answer or its failure."""
         self.spending.begin()
-        start, outcome, reply = time.monotonic(), "ok", None
+        start, outcome, reply = time.monotonic(), "cancelled", None
         try:
             answer = await self._client.chat.completions.create(**self._body(request))
-            reply = self._read(answer)
+            reply, outcome = self._read(answer), "ok"
             return reply
-        except ValueError as error:  # the client lets an answer that is not JSON through as this
+        except (ValueError, RecursionError) as error:  # the client lets an answer that is not JSON through as these
             outcome = f"no JSON: {type(error).__name__}"
             raise ServerProtocolError(f"{self.options.url}: the answer is not JSON") from None
         except openai.OpenAIError as error:
@@ -173,8 +172,10 @@ class OpenAiLlm:
             usage = answer.usage
             counts = (int(usage.prompt_tokens), int(usage.completion_tokens)) if usage else (0, 0)
             reason = str(choice.finish_reason or "stop")
-        except (AttributeError, IndexError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise ServerProtocolError(f"{self.options.url}: the answer is no chat completion: {error}") from error
+        if min(counts) < 0:
+            raise ServerProtocolError(f"{self.options.url}: the answer's usage is {counts}; counts are expected")
         if not isinstance(text, str):
             raise ServerProtocolError(f"{self.options.url}: the answer's content is {type(text).__name__}, not text")
         cost = (counts[0] * self.options.price_in + counts[1] * self.options.price_out) / 1e6

@@ -13,7 +13,6 @@ import contextlib
 import hmac
 import json
 import logging
-import os
 import signal
 import socket
 import sys
@@ -35,6 +34,7 @@ from sage_jax.errors import ConfigError, EngineError, SageError
 from sage_jax.models import hf
 from sage_jax.rollout import control_requests as control
 from sage_jax.rollout.embedded import EmbeddedEngine
+from sage_jax.rollout.http_client import check_key, read_key
 from sage_jax.rollout.http_requests import BadRequestError, read_generate
 from sage_jax.rollout.openai_api import complete_chat, list_models
 from sage_jax.rollout.programs import KV_DTYPES, EngineConfig
@@ -105,12 +105,21 @@ class ServerApp:
         except BadRequestError as error:
             return _error(str(error), error.status, error.code)
         except EngineError as error:
-            return _error(str(error), 500)
+            # From an engine that goes on it is this request's own fault: asked again it would fail again.
+            return _error(str(error), 422 if self._works() else 500)
         except ClientDisconnect:
             return _error("the client closed the connection", 499)
+        except asyncio.CancelledError:  # the grace is over
+            return _error("the server shuts down", 503)
         except Exception:  # a process edge: told in the log, answered and counted like other failures
             _LOG.exception("%s failed", path)
             return _error("the server failed at this request; its log says where", 500)
+
+    def _works(self) -> bool:
+        with contextlib.suppress(EngineError):
+            self._service.engine.health()
+            return True
+        return False
 
     def _sends_key(self, request: Request) -> bool:
         sent = request.headers.get("Authorization", "").encode("latin-1")  # the bytes: text must be ASCII to compare
@@ -314,6 +323,13 @@ def bind(host: str, port: int, api_key: str) -> socket.socket:
     return listener
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: must be at least 1")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns the command line's parser; names follow SGLang's where it has the same thing."""
     made = argparse.ArgumentParser(prog="python -m sage_jax.rollout.server", description=__doc__.splitlines()[0])
@@ -326,9 +342,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     made.add_argument("--kv-cache-dtype", default="auto", choices=("auto", *filter(None, KV_DTYPES)))
     made.add_argument("--skip-tokenizer-init", action="store_true", help="serve ids alone")
-    made.add_argument("--max-queued-requests", type=int, default=512, help="requests at once; more get 503")
-    made.add_argument("--max-body-bytes", type=int, default=16 << 20)
-    made.add_argument("--grace", type=int, default=30, help="seconds that running turns get after SIGTERM")
+    made.add_argument("--max-queued-requests", type=_count, default=512, help="requests at once; more get 503")
+    made.add_argument("--max-body-bytes", type=_count, default=16 << 20)
+    made.add_argument("--grace", type=_count, default=30, help="seconds that running turns get after SIGTERM")
     made.add_argument("--slots", type=int, default=EngineConfig.num_slots, help="sequences at once")
     made.add_argument("--max-length", type=int, default=0, help="longest context; 0: the model's, 2048 at most")
     for name in _SIZES:
@@ -341,9 +357,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the server of a command line."""
     arguments = parser().parse_args(argv)
     try:
-        key = arguments.api_key or os.environ.get(arguments.api_key_env, "")
-        if arguments.api_key_env and not key:
-            raise ConfigError(f"--api-key-env={arguments.api_key_env}: there is no such environment variable")
+        check_key("--api-key", arguments.api_key)
+        key = arguments.api_key or (arguments.api_key_env and read_key("--api-key-env", arguments.api_key_env))
         with bind(arguments.host, arguments.port, key) as listener:
             service = open_service(arguments)
             with contextlib.closing(service.engine):

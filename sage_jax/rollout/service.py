@@ -101,6 +101,8 @@ class EngineService:
 
     async def generate_all(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
         """Returns the answers of several sequences in order; the first error ends the others (see `generate`)."""
+        if len(pieces) > self._limit:
+            raise BadRequestError(f"{len(pieces)} sequences in one request: this server takes {self._limit} at once")
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.generate(piece)) for piece in pieces]

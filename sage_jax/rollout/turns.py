@@ -51,9 +51,15 @@ class Run:
         """Returns the ids that the slot may keep: those prefilled and, with `sampled`, those that decoding wrote."""
         if self.stale:
             return ()
-        if sampled and self.trie is None and not self.to_fill:
+        # The last prompt token is written by the decode step that samples the first token.
+        if sampled and self.ids and self.trie is None:
             return (*self.request.ids, *self.ids[:-1])
         return self.request.ids[: self.filled]
+
+    def restart(self) -> None:
+        """Has the prompt prefilled anew, for a turn that has sampled nothing yet."""
+        self.filled = self.cached = 0
+        self.prefix = None
 
     def extend(self, version: int, ids: Sequence[int], logprobs: Sequence[float], sampled: Sequence[float]) -> None:
         """Appends what one dispatch sampled."""

@@ -3,9 +3,9 @@
     with ChatServer(lambda body: "FINAL ANSWER: 4", key="sk-secret") as server:
         ...                                      # server.url is the base address, server.bodies what was asked
 
-It exposes text and tool calls and nothing else. Instead of an answer a script may give a fault: an HTTP status as a
-number, "hang", "drop" (the connection), "garbage" (not JSON), "empty" (JSON that is no completion), "echo_key" (401
-that quotes the key, as some vendors do).
+It exposes text and tool calls and nothing else; bytes are sent as the body of the answer. Instead of an answer a script
+may give a fault: an HTTP status as a number, "hang", "drop" (the connection), "garbage" (not JSON), "empty" (JSON that
+is no completion), "echo_key" (401 that quotes the key, as some vendors do).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 FAULTS = ("hang", "drop", "garbage", "empty", "echo_key")
-# A text; (name, arguments as text) of tool calls; a number or a name for a fault.
-Answer = str | int | Sequence[tuple[str, str]] | Mapping[str, str]
+# A text; (name, arguments as text) of tool calls; a whole body; a number or a name for a fault.
+Answer = str | bytes | int | Sequence[tuple[str, str]] | Mapping[str, str]
 Script = Callable[[dict[str, Any]], Answer]
 
 
@@ -99,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(answer, int):
             headers = {"Retry-After": "0.01"} if answer in (429, 503) else {}
             self._send(json.dumps({"error": {"message": f"told to answer {answer}"}}).encode(), answer, headers)
+        elif isinstance(answer, bytes):
+            self._send(answer)
         elif isinstance(answer, Mapping):
             self._misbehave(answer["fault"], key)
         else:

@@ -30,7 +30,7 @@ from sage_jax.training.batches import abstract_batch
 from sage_jax.training.engines import embedded_sizes
 from sage_jax.training.hlo import Costs, read_costs
 from sage_jax.training.optimizer import make_optimizer, rl_options
-from sage_jax.training.policy import model_config, policy_forward, with_adapters
+from sage_jax.training.policy import frozen_policy, model_config, policy_forward, with_adapters
 from sage_jax.training.session import loss_options
 from sage_jax.training.state import abstract_on_mesh, abstract_state, state_layout
 from sage_jax.training.step import make_update_step
@@ -102,7 +102,7 @@ def roofline(costs: Costs, chip: Chip) -> dict[str, float]:
 def compile_run(
     settings: RunSettings, topology: str, mesh: str = "", *, compiled: Callable[[Program], Any] = lambda program: None
 ) -> CompileReport:
-    """Compiles the update, and prefill and decode of an embedded engine.
+    """Compiles the update, and prefill and decode of every embedded engine.
 
     Args:
       settings: of the run.
@@ -123,7 +123,9 @@ def compile_run(
         rows, length = settings.engine.rows_per_micro * shards.rows, settings.engine.row_length
         jobs = [_update_job(settings, model, made, rows, length)]
     if settings.engine.engine == "embedded":
-        jobs += _engine_jobs(settings, model, engine_mesh(made))
+        jobs += _engine_jobs("engine", settings, model, engine_mesh(made))
+    if settings.rl.method == "skillr1" and settings.task.task_llm == "policy":
+        jobs += _engine_jobs("frozen", settings, model_config(frozen_policy(settings)), engine_mesh(made))
     programs = []
     for job in jobs:
         programs.append(_compile(job, chips.chip))
@@ -187,7 +189,7 @@ def _update_job(settings: RunSettings, model: ModelConfig, mesh: Mesh, rows: int
     return _Job("learner: update", update.jitted, arguments, mesh, _MICROS * rows * length)
 
 
-def _engine_jobs(settings: RunSettings, model: ModelConfig, mesh: Mesh) -> list[_Job]:
+def _engine_jobs(name: str, settings: RunSettings, model: ModelConfig, mesh: Mesh) -> list[_Job]:
     """Returns prefill and decode of one engine."""
     model, config = embedded_sizes(settings.engine, model)
     weights, cache, prefill, decode = abstract_engine(model, config, mesh)
@@ -195,8 +197,8 @@ def _engine_jobs(settings: RunSettings, model: ModelConfig, mesh: Mesh) -> list[
     blocks, sampled = config.cache_length // config.block, config.rows * config.decode_steps
     prompts, running = (config.prefill_groups, blocks), (config.rows // config.decode_rows, blocks)
     return [
-        _Job("engine: prefill", programs.prefill, (weights, cache, prefill), mesh, prefill.ids.size, prompts),
-        _Job("engine: decode", programs.decode, (weights, cache, decode), mesh, sampled, running),
+        _Job(f"{name}: prefill", programs.prefill, (weights, cache, prefill), mesh, prefill.ids.size, prompts),
+        _Job(f"{name}: decode", programs.decode, (weights, cache, decode), mesh, sampled, running),
     ]
 
 

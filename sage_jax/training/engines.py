@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from sage_jax.errors import ConfigError
 from sage_jax.models.config import ModelConfig
@@ -64,9 +65,7 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
     sizes = settings.engine
     if sizes.engine == "embedded":
         model, config = embedded_sizes(sizes, model)
-        mesh = jax.sharding.get_mesh()
-        cut = not mesh.empty and mesh.shape["tensor"] > 1
-        engine = EmbeddedEngine(model, params, config, mesh=engine_mesh(mesh) if cut else None)
+        engine = EmbeddedEngine(model, params, config, mesh=_own_mesh(settings))
         engine.warmup(choices=settings.agent.choices)
         return engine
     client = open_client(settings, model, WeightFolders(folder / "weights", model, source=settings.policy.model))
@@ -77,6 +76,20 @@ def open_engine(settings: RunSettings, folder: pathlib.Path, model: ModelConfig,
         client.close()
         raise
     return client
+
+
+def _own_mesh(settings: RunSettings) -> Mesh | None:
+    """Returns the mesh of an engine that is cut over `tensor`, None for one on a single device."""
+    mesh = jax.sharding.get_mesh()
+    if mesh.empty or mesh.shape["tensor"] == 1:
+        return None
+    own = engine_mesh(mesh)
+    if any(device.process_index != jax.process_index() for device in own.devices.flat):
+        raise ConfigError(
+            f"mesh={settings.policy.mesh!r} with engine='embedded': its axis tensor crosses processes, and the first "
+            f"one alone samples; make tensor at most {jax.local_device_count()}, or use engine='http'"
+        )
+    return own
 
 
 def open_client(

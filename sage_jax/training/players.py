@@ -34,7 +34,7 @@ from sage_jax.setting_groups import TOOL_BENCHMARKS
 from sage_jax.settings import RunSettings
 from sage_jax.skills import RetrievalConfig, SkillFolder, load_folder
 from sage_jax.training.engines import open_client, open_engine, open_task_llm
-from sage_jax.training.policy import load_policy, model_config
+from sage_jax.training.policy import frozen_policy, load_policy, model_config
 
 
 def make_players(
@@ -150,8 +150,7 @@ def make_task_agent(
     """
     task, agent = settings.task, settings.agent
     if task.task_llm == "policy":
-        policy = dataclasses.replace(settings.policy, model=task.task_policy or settings.policy.model)
-        frozen = dataclasses.replace(settings, policy=policy)
+        frozen = frozen_policy(settings)
         # On the engine's own devices: in a run of several processes the others do not load it.
         mesh = jax.sharding.get_mesh()
         with contextlib.nullcontext() if mesh.empty else jax.set_mesh(engine_mesh(mesh)):

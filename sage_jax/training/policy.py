@@ -35,6 +35,12 @@ def policy_mesh(settings: RunSettings) -> contextlib.AbstractContextManager[Any]
     return jax.set_mesh(make_mesh(**{"data": 1, **parse_mesh(settings.policy.mesh)}))
 
 
+def frozen_policy(settings: RunSettings) -> RunSettings:
+    """Returns the settings with the policy that plays Skill-R1's tasks and is not trained in place of the policy."""
+    model = settings.task.task_policy or settings.policy.model
+    return dataclasses.replace(settings, policy=dataclasses.replace(settings.policy, model=model))
+
+
 def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
     """Loads the policy's folder, onto the mesh that is set.
 

@@ -327,6 +327,22 @@ def test_an_update_is_refused_while_turns_run_or_marked(engine, params):
     assert {span.version for span in result.weight_versions} == {version}
 
 
+def test_a_turn_in_prefill_starts_anew_on_new_weights(new_engine):
+    engine, weights = new_engine(), draw_params(1)
+    new, prefill = engine._own_copy(weights), engine._prefill
+
+    def prefill_and_update(pieces):
+        prefill(pieces)
+        if engine._version == 0:
+            engine._replace_weights(new, 1, "continue")
+
+    engine._prefill = prefill_and_update  # in the driver's own thread: no turn has a token yet
+    results = run(engine, *(turn(n) for n in range(3)))
+    assert all(result.weight_versions == (VersionSpan(1, 0, 10),) for result in results)
+    alone = run(new_engine(weights), *(turn(n) for n in range(3)))
+    assert [(result.ids, result.logprobs) for result in results] == [(one.ids, one.logprobs) for one in alone]
+
+
 def test_warm_up_is_refused_while_turns_run_or_wait(engine):
     # It clears a slot: turns on it would go on with wrong tokens.
     (alone,) = run(engine, turn(1, max_new_tokens=150))

@@ -2,6 +2,8 @@
 
 import json
 
+import jax
+import numpy as np
 import openai
 import pytest
 
@@ -107,6 +109,23 @@ def test_an_error_that_nobody_foresaw_is_a_500_that_is_logged_and_counted(speake
     assert "no such merge" not in answer.text
     assert "no such merge" in caplog.text
     assert 'sage_jax_http_answers_total{path="/generate",status="500"} 1.0' in metrics
+
+
+def test_a_turn_that_fails_by_itself_is_no_fault_of_the_server(speaker):
+    service = speaker()
+    model, params = hf.load(service.folder)
+    broken = jax.tree.map(lambda leaf: leaf * np.nan, params)
+    service.engine = EmbeddedEngine(model, broken, service.engine.config)
+    (answer, health) = call_app(service, post("/generate", {"input_ids": [5]}), ("GET", "/health", {}))
+    service.engine.close()
+    assert (answer.status_code, health.status_code) == (422, 200)
+    assert "not finite" in answer.json()["error"]["message"]
+
+
+def test_more_sequences_than_the_server_ever_takes_are_refused_for_good(speaker):
+    (answer,) = call_app(speaker(limit=2), post("/generate", {"input_ids": [[5]] * 3}))
+    assert answer.status_code == 400
+    assert "2 at once" in answer.json()["error"]["message"]
 
 
 def test_a_dead_engine_is_a_503_that_says_when_to_ask_again(speaker):

@@ -502,8 +502,21 @@ def test_a_missing_model_is_one_clear_line():
 
 
 def test_a_missing_key_is_one_clear_line():
-    with pytest.raises(SystemExit, match="ConfigError: --api-key-env=NOT_THERE"):
+    with pytest.raises(SystemExit, match="ConfigError: --api-key-env='NOT_THERE'"):
         main(["--model", "nowhere", "--api-key-env", "NOT_THERE"])
+
+
+@pytest.mark.parametrize("key", ["a\nb", " "])
+def test_a_key_that_no_header_carries_is_refused_and_not_told(key):
+    with pytest.raises(SystemExit, match="ConfigError: --api-key: the key has a line break"):
+        main(["--model", "nowhere", "--api-key", key])
+
+
+def test_limits_must_be_counts(capsys):
+    for name in ("--max-queued-requests", "--max-body-bytes", "--grace"):
+        with pytest.raises(SystemExit):
+            main(["--model", "nowhere", name, "0"])
+        assert f"argument {name}: 0: must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -515,6 +528,19 @@ def test_sigterm_lets_running_turns_end(arguments, background):
         wait_until(lambda: running(client))
         assert server.terminate() == 0
         assert len(answer.result()["output_ids"]) == 1500
+
+
+@pytest.mark.slow
+def test_a_request_that_outlasts_the_grace_is_answered_in_json(arguments, background):
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(ServerProcess("sage_jax.rollout.server", *arguments, "--grace", "1"))
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=60, trust_env=False))
+        client.post("/pause_generation", json={"mode": "in_place"})
+        answer = background.submit(client.post, "/generate", json=body())
+        wait_until(lambda: "sage_jax_live_requests 1.0" in client.get("/metrics").text)
+        assert server.terminate() == 0
+        assert answer.result().status_code == 503
+        assert answer.result().json()["error"]["message"] == "the server shuts down"
 
 
 # A whole run on it.

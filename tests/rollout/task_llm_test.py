@@ -61,6 +61,11 @@ def test_tool_calls_come_as_they_were_written():
     assert server.bodies[0]["tools"] == [TOOL]
 
 
+def completion(tokens):
+    usage = b'{"prompt_tokens": %b, "completion_tokens": 1}' % tokens
+    return b'{"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}], "usage": %b}' % usage
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
@@ -72,6 +77,9 @@ def test_tool_calls_come_as_they_were_written():
         (fault("hang"), ServerUnavailableError),
         (fault("garbage"), ServerProtocolError),
         (fault("empty"), ServerProtocolError),
+        (b"[" * 100_000, ServerProtocolError),
+        (completion(b"1e999"), ServerProtocolError),
+        (completion(b"-5"), ServerProtocolError),
     ],
 )
 def test_faults_are_typed_and_the_next_question_is_answered(answer, error):
@@ -93,6 +101,20 @@ def test_a_storm_of_429_passes_and_a_longer_one_is_given_up():
         _, (failure,) = ask(server, retries=2)
         assert isinstance(failure, ServerUnavailableError)
         assert len(server.bodies) == 3
+
+
+def test_a_question_that_was_cancelled_is_logged_as_such(tmp_path):
+    async def give_up(url):
+        llm = OpenAiLlm(OpenAiOptions(url, "m", log=str(tmp_path / "log")))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await llm.complete(REQUEST)
+        await llm.close()
+
+    with ChatServer(lambda body: fault("hang")) as server:
+        asyncio.run(give_up(server.url))
+    entry = json.loads((tmp_path / "log").read_text())
+    assert (entry["outcome"], entry["reply"]) == ("cancelled", None)
 
 
 def test_no_server_at_all():
@@ -161,7 +183,8 @@ def test_the_key_reaches_the_server_and_nothing_else(tmp_path, monkeypatch, capl
 
 
 def test_refusals(monkeypatch):
-    wrong = {"task_url": {"url": "x"}, "task_model": {"model": ""}, "concurrency": {"concurrency": 0}}
+    wrong = {"task_url='x'": {"url": "x"}, "task_url=": {"url": "http://[::1"}, "port up to": {"url": "http://a:99999"}}
+    wrong |= {"task_model": {"model": ""}, "concurrency": {"concurrency": 0}}
     for key, values in wrong.items():
         with pytest.raises(ConfigError, match=key):
             OpenAiOptions(**({"url": "http://x", "model": "m"} | values))

@@ -48,6 +48,17 @@ def test_the_last_token_of_a_prompt_is_never_copied():
     assert find_prefix(list(table), start(table, "own", range(40)), 8).length == 39
 
 
+def test_a_turn_keeps_what_its_slot_holds():
+    turn = start(SlotTable(1), "own", range(10)).turn
+    turn.filled = 6  # cut short in prefill
+    assert turn.kept(sampled=True) == turn.kept(sampled=False) == tuple(range(6))
+    turn.filled = 9  # ... and before the first decode step, which writes the prompt's last token
+    assert turn.kept(sampled=True) == turn.kept(sampled=False) == tuple(range(9))
+    turn.extend(0, [20, 21], [-1.0, -1.0], [-1.0, -1.0])
+    assert turn.kept(sampled=True) == (*range(10), 20)
+    assert turn.kept(sampled=False) == tuple(range(9))
+
+
 def test_a_beginning_is_gone_when_its_slot_was_given_away_or_the_weights_changed():
     table = SlotTable(2)
     filling = start(table, "filling", range(30))

@@ -61,13 +61,23 @@ def test_memory_is_what_all_hold_and_the_most_that_one_works_with():
 def test_an_engine_of_lower_precision_is_counted_as_it_is():
     def held(**values):
         mesh = make_mesh(data=1, devices=jax.devices()[:1])
-        job = compile_check._engine_jobs(settings(**values), preset("tiny"), mesh)[0]
+        job = compile_check._engine_jobs("engine", settings(**values), preset("tiny"), mesh)[0]
         weights, cache, _ = (sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(x)) for x in job.arguments)
         return weights, cache
 
     weights, cache = held()
     assert held(engine_dtype="bfloat16") == (weights / 2, cache / 2)
     assert held(engine_kv_dtype="bfloat16") == (weights, cache / 2)
+
+
+def test_the_engine_of_a_frozen_policy_is_counted(monkeypatch):
+    monkeypatch.setattr(compile_check, "_compile", lambda job, chip: program(job.name, 1, 0))
+    needed = {}
+    for method in ("grpo", "skillr1"):
+        found = compile_run(settings(method=method, task_llm="policy", sft_episodes=0), "cpu:1")
+        needed[method] = found.needed, [one.name.split(":")[0] for one in found.programs]
+    assert needed["grpo"] == (2 * GIB, ["learner", "engine", "engine"])
+    assert needed["skillr1"] == (3 * GIB, ["learner", "engine", "engine", "frozen", "frozen"])
 
 
 def test_roofline_worked_by_hand():

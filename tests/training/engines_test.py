@@ -12,6 +12,7 @@ from sage_jax.rollout import GenerateRequest, SamplingParams
 from sage_jax.rollout.embedded import EmbeddedEngine
 from sage_jax.settings import RunSettings
 from sage_jax.testing.faulty_server import FaultyServer
+from sage_jax.training import engines
 from sage_jax.training.engines import engine_metrics, open_engine
 
 MODEL = ModelConfig(
@@ -34,6 +35,15 @@ def test_embedded_is_the_default(params, tmp_path):
     engine = open_engine(settings(), tmp_path, MODEL, params)
     assert isinstance(engine, EmbeddedEngine)
     engine.close()
+
+
+def test_an_engine_across_processes_is_refused(params, tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda *_: 1)  # as if the first device were another process's
+    one = jax.make_mesh((1, 1), ("data", "tensor"), devices=jax.devices()[:1])
+    monkeypatch.setattr(engines, "engine_mesh", lambda mesh: one)
+    monkeypatch.setattr(jax.sharding, "get_mesh", lambda: jax.sharding.AbstractMesh((1, 2), ("data", "tensor")))
+    with pytest.raises(ConfigError, match=r"mesh='tensor:2' with engine='embedded'.*engine='http'"):
+        open_engine(settings(mesh="tensor:2"), tmp_path, MODEL, params)
 
 
 @jax.jit
