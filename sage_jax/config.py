@@ -97,19 +97,20 @@ class RunConfig(Settings):
 def suggest(word: str, known: Iterable[str]) -> str:
     """Returns " Did you mean 'x'?" for the closest known word, or all known words when none is close."""
     known = sorted(known)
-    return _closest(word, known) or f" Known: {', '.join(map(repr, known))}."
+    return closest(word, known) or f" Known: {', '.join(map(repr, known))}."
 
 
 def suggest_key(key: str, known: Iterable[str]) -> str:
     """Returns " Did you mean 'x'?" for a key that is near or has another name here, or else where all keys stand."""
     known = sorted(known)
     usual = _USUAL_NAMES.get(key)
-    near = f" Did you mean {usual!r}?" if usual in known else _closest(key, known)
+    near = f" Did you mean {usual!r}?" if usual in known else closest(key, known)
     return near or f" {_ALL_KEYS}"
 
 
-def _closest(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+def closest(word: str, known: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for the closest known word, or nothing when none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -137,7 +138,7 @@ def parse_arg(
         if not equals:
             if position or item not in scales:
                 raise ConfigError(
-                    f"config argument {item!r} is no scale of this config.{suggest(item, scales)} "
+                    f"config argument {item!r} is no scale of this config.{closest(item, scales)} "
                     f"The form is <scale>,<key>=<value>,... with a scale of {', '.join(scales)}"
                 )
             scale = item
@@ -329,7 +330,7 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any) -> Any:
             fits = fits and _within(part, limits)
     if not fits:
         fit = " or ".join(filter(None, [_limits_text(hint, limits), "None" if _is_optional(hint) else ""]))
-        near = _closest(value, limits["choices"]) if isinstance(value, str) and limits.get("choices") else ""
+        near = closest(value, limits["choices"]) if isinstance(value, str) and limits.get("choices") else ""
         raise ConfigError(
             f"config key {field.name!r} cannot be {value!r}: {fit} would fit ({limits.get('doc', '')}).{near}"
         )
