@@ -40,6 +40,5 @@ setuptools.setup(
         "ray": ["ray>=2.51"],  # environments or whole episodes on a cluster
         "torch": ["torch>=2.9"],  # sends weights to servers as tensors
         "launch": ["xmanager>=0.8.5"],
-        "notebooks": ["jupyterlab>=4", "nbclient>=0.10", "pandas>=2.3"],
     },
 )

@@ -1,7 +1,7 @@
 """Memory of an update as XLA plans it, against batch, length and vocabulary; nothing is run or allocated.
 
-    python benchmarks/memory.py                  # some minutes
-    python benchmarks/memory.py --rows=1,2       # other batches
+    python -m benchmarks.memory                  # some minutes
+    python -m benchmarks.memory --rows=1,2       # other batches
 
 Each line is one compiled update (`training.step`) on one CPU device: AdamW in float32, remat "full", all tokens
 trained on. "working" is XLA's temporary memory. Of it, "head" is what a head of V entries needs whatever the loss

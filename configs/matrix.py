@@ -121,7 +121,7 @@ def get_config(arg: str | None = None):
     method, env = values.pop("method", "grpo"), values.pop("env", "alfworld")
     for key, value, known in (("method", method, METHODS), ("env", env, ENVIRONMENTS)):
         if value not in known:
-            raise ConfigError(f"{key}={value!r}: expected one of {', '.join(known)}.{config.suggest(value, known)}")
+            raise ConfigError(f"{key}={value!r}: expected one of {', '.join(known)}.{config.closest(value, known)}")
     name = f"{method}_{env}" if scale == "local" else f"{method}_{env}_{scale}"
     named = dict(name=name, run_dir=f"runs/matrix/{name}", scale=scale)
     if (method, env) in PAPERS:

@@ -9,6 +9,7 @@
 """
 
 import faulthandler
+import logging as python_logging
 import os
 import signal
 import sys
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments {argv[1:]}")
     logging.set_verbosity(logging.WARNING)
+    python_logging.getLogger("stamina").setLevel(python_logging.ERROR)  # clients log failed attempts
     settings = config.to_dataclass(_CONFIG.value, RunSettings)
     # Imported here: a wrong flag should not wait for jax.
     if _MODE.value == "compile":

@@ -4,9 +4,9 @@ r"""Writes a plan as Kubernetes objects for TPU slices (or CPU nodes) of GKE: on
         --tpu=tpu-v5p-slice --topology=2x2x1 > jobs.yaml
     kubectl apply -f jobs.yaml
 
-A slice of one host is a Job, a larger one a JobSet (its controller must be installed in the cluster). The bucket is
-mounted at /runs, which is where --out then begins. A pod that is evicted starts again and continues from its last
-checkpoint.
+A slice of one host is a Job, a larger one a JobSet (its controller must be installed in the cluster), whose pods are
+the processes of one run (`experiments.main --distributed=auto`). The bucket is mounted at /runs, which is where --out
+then begins. A pod that is evicted starts again and continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -69,6 +69,18 @@ def slice_of(kind: str, topology: str) -> Slice:
             f"or a larger one with a multiple of {per_host} would fit"
         )
     return Slice(kind, topology, chips // per_host, per_host)
+
+
+def joined(jobs: Sequence[plan.Job], hosts: int) -> list[plan.Job]:
+    """Returns the jobs as the processes of several hosts that join into one run.
+
+    Raises:
+      ConfigError: a job has no mesh, without which its processes end at once.
+    """
+    for job in jobs:
+        if not plan.resolve(job).policy.mesh:
+            raise ConfigError(f"variant {job.variant!r} has mesh='' on {hosts} hosts: give a mesh of all their chips")
+    return [dataclasses.replace(job, argv=(*job.argv, "--distributed=auto")) for job in jobs]
 
 
 def manifest(
@@ -134,11 +146,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = command_line.read_sweep(args).name
     args.out = args.out or f"{MOUNT}/{name}"
     jobs = command_line.jobs(args, resources)
-    if args.dry_run:
-        return command_line.show(jobs)
     hosts = slice_of(args.tpu, args.topology).hosts
     if hosts > 1:
-        print(f"note: {hosts} hosts a run, but experiments.main runs as one process so far", file=sys.stderr)
+        jobs = joined(jobs, hosts)
+    if args.dry_run:
+        return command_line.show(jobs)
     print(
         manifest(
             jobs,

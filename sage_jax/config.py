@@ -28,6 +28,19 @@ from ml_collections import config_dict
 from sage_jax.errors import ConfigError
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
+# What other trainers call a key -> its name here.
+_USUAL_NAMES = {
+    "batch_size": "tasks_per_round",
+    "beta": "kl_coef",
+    "epsilon": "clip_low",
+    "learning_rate": "lr",
+    "lora_r": "lora_rank",
+    "max_completion_length": "act_tokens",
+    "num_generations": "group_size",
+    "output_dir": "run_dir",
+    "warmup_steps": "lr_warmup",
+}
+_ALL_KEYS = "All keys with their meaning stand in sage_jax/setting_groups.py, settings.py and benchmarks/."
 
 
 def setting(
@@ -82,13 +95,23 @@ class RunConfig(Settings):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?" for the closest known word, or the known words when none is close."""
+    """Returns " Did you mean 'x'?" for the closest known word, or all known words when none is close."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if close:
-        return f" Did you mean {close[0]!r}?"
-    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-    return f" Known: {shown}."
+    return closest(word, known) or f" Known: {', '.join(map(repr, known))}."
+
+
+def suggest_key(key: str, known: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for a key that is near or has another name here, or else where all keys stand."""
+    known = sorted(known)
+    usual = _USUAL_NAMES.get(key)
+    near = f" Did you mean {usual!r}?" if usual in known else closest(key, known)
+    return near or f" {_ALL_KEYS}"
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for the closest known word, or nothing when none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def parse_arg(
@@ -115,13 +138,13 @@ def parse_arg(
         if not equals:
             if position or item not in scales:
                 raise ConfigError(
-                    f"config argument {item!r} is no scale of this config.{suggest(item, scales)} "
+                    f"config argument {item!r} is no scale of this config.{closest(item, scales)} "
                     f"The form is <scale>,<key>=<value>,... with a scale of {', '.join(scales)}"
                 )
             scale = item
             continue
         if key not in hints:
-            raise ConfigError(f"config argument names unknown key {key!r}.{suggest(key, hints)}")
+            raise ConfigError(f"config argument names unknown key {key!r}.{suggest_key(key, hints)}")
         values[key] = parse_text(key, text, hints[key])
     return scale, values
 
@@ -136,7 +159,7 @@ def configure(settings: type[Settings], values: Mapping[str, Any] | None = None)
     values = dict(values or {})
     for key in values:
         if key not in fields:
-            raise ConfigError(f"unknown config key {key!r}.{suggest(key, fields)}")
+            raise ConfigError(f"unknown config key {key!r}.{suggest_key(key, fields)}")
     config = ml_collections.ConfigDict()
     for key, (field, hint) in fields.items():
         value = _checked(field, hint, values.get(key, field.default))
@@ -158,7 +181,7 @@ def to_dataclass(config: Mapping[str, Any] | ml_collections.ConfigDict, cls: typ
     known = flat_fields(cls)
     for key in values:
         if key not in known:
-            raise ConfigError(f"unknown config key {key!r}.{suggest(key, known)}")
+            raise ConfigError(f"unknown config key {key!r}.{suggest_key(key, known)}")
     return _build(values, cls)
 
 
@@ -256,7 +279,7 @@ def check_command_line(argv: Sequence[str], default: str, flag: str = "config") 
 def check_key(key: str, config: Mapping[str, Any] | ml_collections.ConfigDict) -> None:
     """Raises ConfigError with a suggestion when the config has no such key."""
     if key not in config:
-        raise ConfigError(f"unknown config key {key!r}.{suggest(key, list(config))}")
+        raise ConfigError(f"unknown config key {key!r}.{suggest_key(key, list(config))}")
 
 
 def parse_text(key: str, text: str, hint: Any) -> Any:
@@ -307,9 +330,9 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any) -> Any:
             fits = fits and _within(part, limits)
     if not fits:
         fit = " or ".join(filter(None, [_limits_text(hint, limits), "None" if _is_optional(hint) else ""]))
-        hint_text = suggest(value, limits["choices"]) if isinstance(value, str) and limits.get("choices") else ""
+        near = closest(value, limits["choices"]) if isinstance(value, str) and limits.get("choices") else ""
         raise ConfigError(
-            f"config key {field.name!r} cannot be {value!r}: {fit} would fit ({limits.get('doc', '')}).{hint_text}"
+            f"config key {field.name!r} cannot be {value!r}: {fit} would fit ({limits.get('doc', '')}).{near}"
         )
     return value
 

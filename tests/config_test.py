@@ -21,9 +21,12 @@ from sage_jax.config import (
     parse_arg,
     parse_text,
     setting,
+    suggest,
+    suggest_key,
     to_dataclass,
 )
 from sage_jax.errors import ConfigError
+from sage_jax.settings import RunSettings
 
 CONFIG_FILE = """
 import dataclasses
@@ -111,6 +114,44 @@ def test_wrong_values_are_refused_with_key_value_and_what_fits(build, values, me
 def test_objects_made_by_hand_are_checked_too():
     with pytest.raises(ConfigError, match="learning_rate"):
         Optimizer(learning_rate=-1.0)
+
+
+def test_choices_are_listed_once_and_the_empty_one_is_seen():
+    with pytest.raises(ConfigError) as caught:
+        configure(RunSettings, {"engine_dtype": "int8"})
+    assert "cannot be 'int8': one of '', 'float32', 'bfloat16' would fit" in str(caught.value)
+    assert str(caught.value).count("bfloat16'") == 1
+    assert suggest("int8", ("", "float32", "bfloat16")) == " Known: '', 'bfloat16', 'float32'."
+
+
+@pytest.mark.parametrize(
+    ("usual", "own"),
+    [
+        ("batch_size", "tasks_per_round"),
+        ("beta", "kl_coef"),
+        ("epsilon", "clip_low"),
+        ("learning_rate", "lr"),
+        ("lora_r", "lora_rank"),
+        ("max_completion_length", "act_tokens"),
+        ("num_generations", "group_size"),
+        ("output_dir", "run_dir"),
+        ("warmup_steps", "lr_warmup"),
+    ],
+)
+def test_other_trainers_names_lead_to_ours(usual, own):
+    with pytest.raises(ConfigError, match=f"unknown config key '{usual}'. Did you mean '{own}'?"):
+        configure(RunSettings, {usual: 1})
+    assert own not in suggest_key(usual, ["other"])  # a class that has no such key is not said to have it
+
+
+def test_an_unknown_key_without_a_near_one_is_told_where_all_keys_stand():
+    with pytest.raises(ConfigError) as caught:
+        configure(RunSettings, {"zzzz": 1})
+    message = str(caught.value)
+    assert "..." not in message
+    assert message.endswith("sage_jax/setting_groups.py, settings.py and benchmarks/.")
+    package = pathlib.Path(__file__).parents[1] / "sage_jax"
+    assert all((package / name).exists() for name in ("setting_groups.py", "settings.py", "benchmarks"))
 
 
 def test_meaning_stands_in_the_message():

@@ -184,6 +184,19 @@ def check_names(names: Iterable[str]) -> None:
         raise ConfigError(f"metric {name!r} is not in sage_jax/metrics/names.py.{hint} A new metric is one line there")
 
 
+READING = """\
+import matplotlib.pyplot as plt
+from sage_jax.metrics import read_metrics, read_rows
+
+run = "runs/skillmaster_alfworld"
+rounds = [line for line in read_metrics(run) if "reward/success" in line]  # dicts; cold start and evaluations left out
+plt.plot([line["step"] for line in rounds], [line["reward/success"] for line in rounds])
+plt.savefig("success.png")
+after = {(row.split, row.family, row.retrieval): row.success for row in read_rows(f"{run}/eval/after.json")}
+print(after["valid_seen", "all", False])  # False: without skills
+"""
+
+
 def markdown() -> str:
     """Returns the text of docs/metrics.md."""
     rows = (f"| `{metric.name.replace('|', chr(92) + '|')}` | {metric.unit} | {metric.meaning} |" for metric in METRICS)
@@ -198,6 +211,12 @@ def markdown() -> str:
             "| name | unit | meaning |",
             "| --- | --- | --- |",
             *rows,
+            "",
+            "## Read them",
+            "",
+            "The lines of a run and the rows of an evaluation as Python values, in a script or a notebook:",
+            "",
+            *(f"    {line}".rstrip() for line in READING.splitlines()),
             "",
         ]
     )

@@ -28,7 +28,7 @@ def choose_backend(name: str = AUTO, *, unsafe_no_sandbox: bool = False) -> Back
       SandboxError: none works; says why, and how each could be made to.
     """
     if name != AUTO and name not in BACKENDS:
-        raise ConfigError(f"unknown sandbox {name!r}; known: auto, {', '.join(BACKENDS)}.{suggest(name, BACKENDS)}")
+        raise ConfigError(f"unknown sandbox {name!r}.{suggest(name, (AUTO, *BACKENDS))}")
     names = list(BACKENDS) if name == AUTO else [name]
     reasons = []
     for candidate in names:

@@ -19,6 +19,8 @@ from sage_jax.models.transformer import abstract_params, forward, logical_axes
 from sage_jax.seeding import jax_key
 from sage_jax.settings import RunSettings
 
+_SMOLLM2 = "models/SmolLM2-135M-Instruct"
+
 
 def policy_mesh(settings: RunSettings) -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which the policy's mesh is set; without one it changes nothing.
@@ -49,10 +51,15 @@ def load_policy(settings: RunSettings) -> tuple[ModelConfig, Any]:
     """
     folder = pathlib.Path(settings.policy.model)
     if not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"model={settings.policy.model!r}: no such model folder (it needs config.json, safetensors and tokenizer); "
+        how = (
             "`make base-model` makes assets/base, `make editor-model` assets/editor, and any "
             "Qwen2/2.5, Qwen3, Llama or SmolLM2 folder fits"
+        )
+        if folder == pathlib.Path(_SMOLLM2):
+            how = f"`third_party/smollm2/get.sh` makes {_SMOLLM2}"
+        raise ConfigError(
+            f"model={settings.policy.model!r}: no such model folder (it needs config.json, safetensors and tokenizer); "
+            + how
         )
     shardings = None
     if settings.policy.mesh:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -102,13 +104,37 @@ def test_a_run_folder_outside_the_bucket_is_refused(make_pod_job):
 
 
 def test_the_command_prints_yaml_or_the_plan(capsys):
-    argv = [CONFIG, "--seeds=0,1", "--image=i", "--bucket=b", "--tpu=tpu-v5p-slice", "--topology=2x2x2"]
+    argv = [f"{CONFIG},mesh=fsdp:8", "--seeds=0,1", "--image=i", "--bucket=b"]
+    argv += ["--tpu=tpu-v5p-slice", "--topology=2x2x2"]
     assert gke.main(argv) == 0
     output = capsys.readouterr()
     assert [one["kind"] for one in yaml.safe_load_all(output.out)] == ["JobSet", "JobSet"]
-    assert "2 hosts a run" in output.err
+    assert not output.err
     assert gke.main([*argv, "--dry_run"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan[0]["argv"][0] == "python"
     assert plan[0]["run_dir"] == "/runs/skillmaster_alfworld/base/seed_0"
     assert plan[0]["resources"]["topology"] == "2x2x2"
+
+
+@pytest.mark.parametrize(("topology", "joins"), [("2x2x1", False), ("2x2x2", True)])
+def test_the_processes_of_several_hosts_are_told_to_join(capsys, topology, joins):
+    argv = [f"{CONFIG},mesh=fsdp:4", "--image=i", "--bucket=b", "--tpu=tpu-v5p-slice", f"--topology={topology}"]
+    assert gke.main(argv) == 0
+    (one,) = yaml.safe_load_all(capsys.readouterr().out)
+    spec = one["spec"]["replicatedJobs"][0]["template"]["spec"] if joins else one["spec"]
+    command = spec["template"]["spec"]["containers"][0]["command"]
+    assert ("--distributed=auto" in command) == joins
+    assert gke.main([*argv, "--dry_run"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["argv"] == command
+    code = (
+        "from absl import app; from experiments import main\n"
+        "app.run(lambda _: print(main._DISTRIBUTED.value), flags_parser=main._parse)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command[3:]], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ("auto" if joins else "")
+
+
+def test_several_hosts_without_a_mesh_are_refused():
+    with pytest.raises(ConfigError, match="variant 'base' has mesh='' on 2 hosts: give a mesh of all their chips"):
+        gke.main([CONFIG, "--image=i", "--bucket=b", "--tpu=tpu-v5p-slice", "--topology=2x2x2"])

@@ -9,8 +9,8 @@ import pytest
 
 from sage_jax.errors import ConfigError
 from sage_jax.losses import policy_loss
-from sage_jax.metrics import METRICS, check_names
-from sage_jax.metrics.names import REVIEW_OUTCOMES, markdown
+from sage_jax.metrics import METRICS, EpisodeOutcome, check_names, summarise, write_rows
+from sage_jax.metrics.names import READING, REVIEW_OUTCOMES, markdown
 from sage_jax.rollout import embedded, sglang
 from sage_jax.training.engines import engine_metrics
 from sage_jax.types import Status
@@ -21,6 +21,19 @@ DOCS = ROOT / "docs"
 
 def test_page_is_what_the_table_says():
     assert (DOCS / "metrics.md").read_text() == markdown(), "run: python -m sage_jax.metrics > docs/metrics.md"
+
+
+def test_the_page_reads_a_run_as_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    run = pathlib.Path("runs/skillmaster_alfworld")
+    write_rows(run / "eval/after.json", summarise([EpisodeOutcome("valid_seen", False, "cool", True, 4, 60)]))
+    (run / "metrics.jsonl").write_text('{"step": 0, "sft/loss": 0.5}\n{"step": 1, "reward/success": 0.25}\n')
+    values: dict = {}
+    exec(READING, values)
+    assert [line["step"] for line in values["rounds"]] == [1]
+    assert pathlib.Path("success.png").stat().st_size > 1000
+    assert capsys.readouterr().out == "1.0\n"
 
 
 def test_names_are_unique_and_told():

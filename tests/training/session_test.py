@@ -37,6 +37,12 @@ def test_a_missing_model_says_how_to_make_one(tmp_path):
         load_policy(settings(model=str(tmp_path)))
 
 
+def test_the_missing_small_published_model_is_told_with_the_command_that_makes_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="third_party/smollm2/get.sh` makes models/SmolLM2-135M-Instruct"):
+        load_policy(settings(model="models/SmolLM2-135M-Instruct"))
+
+
 def test_the_policy_keeps_its_parameters_and_computes_in_the_dtype_asked_for(tiny_folder):
     model, params = load_policy(settings(model=str(tiny_folder), compute_dtype="bfloat16"))
     assert model.dtype == "bfloat16"
