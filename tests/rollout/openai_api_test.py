@@ -242,11 +242,12 @@ def test_siblings_of_a_refused_choice_are_aborted(speaker):
     async def ask():
         transport = httpx.ASGITransport(ServerApp(service).build())
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-            answer = await client.post(PATH, json={**CHAT, "n": 4, "max_tokens": 190})
-            return answer, len(service.live)
+            service.live["another"] = None  # leaves room for two of three
+            answer = await client.post(PATH, json={**CHAT, "n": 3, "max_tokens": 190})
+            return answer, list(service.live)
 
     answer, live = asyncio.run(ask())
-    assert (answer.status_code, answer.headers["Retry-After"], live) == (503, "1", 0)
+    assert (answer.status_code, answer.headers["Retry-After"], live) == (503, "1", ["another"])
 
 
 # OpenAI's own client, and this project's.
