@@ -33,3 +33,4 @@ def test_programs(tmp_path, monkeypatch):
     ):
         result = toolbox.call("python", code)
         assert (result.outcome.value, text in result.text) == (outcome, True), code
+        assert "root:" not in result.text
