@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tunix", default="", help="interpreter that has google-tunix")
     parser.add_argument("--transformers", default="", help="interpreter that has torch and transformers")
-    parser.add_argument("--modes", default="keep,sampled,again", help="of the embedded engine")
+    parser.add_argument("--modes", default="keep,resampled,again", help="of the embedded engine")
     parser.add_argument("--engine", default="", help="its sizes, as in decode_rows=32,prefill_rows=16")
     parser.add_argument("--episodes", type=int, default=32)
     parser.add_argument("--turns", type=int, default=12, help="0 leaves the multi-turn part out")

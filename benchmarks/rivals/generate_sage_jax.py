@@ -1,12 +1,13 @@
 """The embedded engine on the workload; run by benchmarks/rollout.py.
 
-Modes: "keep" keeps an episode's slot between turns, "sampled" also the keys of sampled tokens (keep_sampled), "narrow"
-keeps keys and values in bfloat16 (kv_dtype), and "again" forgets the episode after every turn, so that its history is
-prefilled again as the rivals do.
+Modes: "keep" keeps an episode's slot between turns, "resampled" prefills sampled tokens again all the same
+(keep_sampled), "narrow" keeps keys and values in bfloat16 (kv_dtype), and "again" forgets the episode after every turn,
+so that its history is prefilled again as the rivals do.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import functools
 
@@ -25,14 +26,16 @@ from sage_jax.rollout.embedded import EmbeddedEngine  # noqa: E402
 from sage_jax.rollout.programs import EngineConfig  # noqa: E402
 
 LONGEST = max((turns.OBSERVATION + turns.ANSWER) * args.turns, turns.PROMPT + turns.NEW)
-SIZES = {name: int(value) for name, _, value in (one.partition("=") for one in args.engine.split(",") if one)}
+SIZES = {
+    name: ast.literal_eval(value) for name, _, value in (one.partition("=") for one in args.engine.split(",") if one)
+}
 PARAMS = init_params(MODEL, jax.random.key(0))
 
 
 @functools.cache
 def make_engine(batch: int) -> EmbeddedEngine:
     """Returns an engine for so many sequences at once, compiled."""
-    mode = {"sampled": {"keep_sampled": True}, "narrow": {"kv_dtype": "bfloat16"}}.get(args.mode, {})
+    mode = {"resampled": {"keep_sampled": False}, "narrow": {"kv_dtype": "bfloat16"}}.get(args.mode, {})
     config = EngineConfig.for_model(MODEL, batch, LONGEST, **mode, **SIZES)
     engine = EmbeddedEngine(MODEL, PARAMS, config)
     engine.warmup()

@@ -11,7 +11,9 @@ import asyncio
 import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -27,9 +29,11 @@ from sage_jax.rollout.choices import ChoiceTrie
 from sage_jax.rollout.engine import ABORT, LENGTH, STOP, GenerateRequest, Generation, find_outside
 from sage_jax.rollout.layout import cache_shardings, weight_shardings
 from sage_jax.rollout.programs import EngineConfig, compile_programs, empty_cache
+from sage_jax.rollout.rounding import rounds_alike
 from sage_jax.rollout.slots import Slot, SlotTable, common_prefix
 from sage_jax.rollout.turns import Run, choice_mask, copy_batch, decode_batch, find_prefix, prefill_batch
 
+_LOG = logging.getLogger(__name__)
 _COUNTERS = (
     "requests",
     "prompt_tokens",
@@ -226,6 +230,8 @@ class EmbeddedEngine:
             # This thread has no mesh but this one: what it runs stays on the engine's own devices.
             with contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
                 self._params = self._narrow(self._params)
+                if self.config.keep_sampled:
+                    self._compare_rounding()
                 while self._take_messages():
                     self._advance()
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it was, every waiting request must hear
@@ -236,6 +242,16 @@ class EmbeddedEngine:
             unanswered = list(self._open)
         for future in unanswered:
             _refuse(future, reason)
+
+    def _compare_rounding(self) -> None:
+        """Gives up keeping sampled tokens where a turn's bits would then depend on it."""
+        alike, self._cache = rounds_alike(self.model, self.config, self._programs, self._params, self._cache)
+        for slot in self._slots:  # a NaN of unusable weights must not stay
+            self._cache = self._programs.clear(None, self._cache, np.int32(slot.index))
+        if not alike:
+            _LOG.info("prefill and decode round differently here: sampled tokens are prefilled again")
+            self.config = dataclasses.replace(self.config, keep_sampled=False)
+            self._programs = compile_programs(self.model, self.config)
 
     def _take_messages(self) -> bool:
         """Handles what callers sent, waiting when there is nothing to do; False when the engine closes."""

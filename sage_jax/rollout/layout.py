@@ -34,7 +34,7 @@ def weight_shardings(model: ModelConfig, mesh: Mesh) -> Any:
 
 
 def cache_shardings(cache: Any, mesh: Mesh) -> Any:
-    """Returns the sharding of keys [S, G, K, positions] and values [S, G, positions, K]: cut along G if it divides."""
+    """Returns the sharding of keys and values (`kv_cache.empty_cache`): cut along their heads where that divides."""
 
     def place(leaf: Any) -> NamedSharding:
         cut = len(leaf.shape) == 4 and leaf.shape[1] % mesh.shape["tensor"] == 0

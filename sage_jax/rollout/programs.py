@@ -6,9 +6,9 @@ little, nothing is compiled twice, and nothing a row computes depends on another
 - The rows of a group never mix. Attention walks the cache in blocks, as far as the group's longest context needs;
   blocks behind a slot's own end change no bit (kv_cache.py).
 - Keys and values of the prompt, all but its last token, come from `prefill`; those of the last prompt token and of
-  the sampled tokens come from `decode`. The two programs round differently (their products have other shapes), so
-  the next turn prefills the latter again: a turn's numbers are the same whether its history was still cached or not.
-  `keep_sampled` gives that up and saves the work.
+  the sampled tokens come from `decode`. Products of few rows round differently from those of many. So the next turn
+  prefills the latter again, or, with `keep_sampled`, `decode` computes products of many rows too (rounding.py): a
+  turn's numbers are the same whether its history was still cached or not.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from sage_jax.rollout.sampling import SamplingRows, sample
 
 _MIN_ROWS = 8  # on a CPU products of 2 to 7 rows cost as much, and in bfloat16 one row costs more
 _MAX_ROWS = 32  # more read the weights more rarely still, but waste more while few slots run
+_MANY_ROWS = 64  # from some 40 to 56 rows on, products of XLA:CPU round like those of any larger number
+_WIDE = 128  # numbers in a row that XLA:CPU copies fast
 KV_DTYPES = ("", "bfloat16")
 _CACHES = 16 << 20  # bytes of weights that a core's caches are taken to hold from one group to the next
 
@@ -50,11 +52,13 @@ class EngineConfig:
       decode_steps: most tokens a slot gets in one decode dispatch.
       block: cache positions that attention reads at a time.
       share_from: fewest tokens worth copying from a slot whose context begins alike; above max_length turns it off.
-      keep_sampled: let the next turn use the keys and values of sampled tokens as `decode` wrote them. Faster, but
-        the last bits of a turn then depend on whether its session kept its slot.
+      keep_sampled: let the next turn use the keys and values of sampled tokens as `decode` wrote them, instead of
+        prefilling those tokens again. Rows of zeros then fill the products of `decode`, so that they round like those
+        of `prefill`. An engine on whose devices the two still differ in a bit turns it off when it starts.
       max_stop_ids: most stop ids of one request.
       kv_dtype: dtype in which keys and values are kept; "" is the model's. "bfloat16" halves the memory of a float32
         model and the time of reading it, and rounds what attention sees to 8 bits.
+      joined_heads: key heads whose values lie side by side in the cache; see `kv_cache.empty_cache`.
     """
 
     num_slots: int = 16
@@ -69,6 +73,7 @@ class EngineConfig:
     keep_sampled: bool = False
     max_stop_ids: int = 8
     kv_dtype: str = ""
+    joined_heads: int = 1
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -96,18 +101,25 @@ class EngineConfig:
         Small weights stay in the caches: groups of 8 rows then waste least, and the defaults are kept. Larger ones are
         read anew by every group: as many slots as there are decode side by side, up to 32, and the pieces of prompts
         are more and shorter, since a turn's last piece is half empty on average. A single slot in float32 decodes in a
-        row of its own: products of one row take less than half of the time of products of eight.
+        row of its own: products of one row take less than half of the time of products of eight. On a CPU 32 slots
+        keep sampled tokens while products of 64 rows take hardly longer, which larger weights end.
 
         Args:
           model: the model.
           num_slots, max_length: see the class.
           sizes: other fields, which go before what would be chosen.
         """
-        weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(model)))
-        if weights * jnp.dtype(model.dtype).itemsize > _CACHES:
+        count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(abstract_params(model)))
+        weights = count * jnp.dtype(model.dtype).itemsize
+        if weights > _CACHES:
             rows = min(_MAX_ROWS, -(-num_slots // _MIN_ROWS) * _MIN_ROWS)
             alone = num_slots == 1 and jnp.dtype(model.dtype) == jnp.float32
-            sizes = {"decode_rows": 1 if alone else rows, "prefill_chunk": 8, "prefill_rows": rows} | sizes
+            chosen = {"decode_rows": 1 if alone else rows, "prefill_chunk": 8, "prefill_rows": rows}
+            if jax.default_backend() == "cpu":
+                joined, rest = divmod(_WIDE, model.head_dim)
+                chosen["joined_heads"] = 1 if rest or not joined or model.num_kv_heads % joined else joined
+                chosen["keep_sampled"] = rows == _MAX_ROWS and weights <= 4 * _CACHES
+            sizes = chosen | sizes
         return cls(num_slots=num_slots, max_length=max_length, **sizes)
 
     @property
@@ -192,7 +204,7 @@ class Decoded(NamedTuple):
 
 def empty_cache(model: ModelConfig, config: EngineConfig) -> Cache:
     """Returns the zeroed cache of all slots."""
-    return kv_cache.empty_cache(model, config.rows, config.cache_length, config.kv_dtype)
+    return kv_cache.empty_cache(model, config.rows, config.cache_length, config.kv_dtype, config.joined_heads)
 
 
 def _group(rows: Any, index: jax.Array, size: int) -> Any:
@@ -220,8 +232,7 @@ def prefill(model: ModelConfig, config: EngineConfig, params: Params, cache: Cac
 
 def _prefill_group(model: ModelConfig, config: EngineConfig, params: Params, cache: Cache, rows: PrefillRows) -> Cache:
     positions = rows.starts[:, None] + jnp.arange(config.prefill_chunk)
-    ends = jnp.where(rows.counts > 0, rows.starts + rows.counts, 0)
-    attend = functools.partial(_attend, config, rows.slots, positions, jnp.max(ends))
+    attend = functools.partial(_attend, config, rows.slots, positions, rows.counts > 0)
     _, cache = forward_cached(model, params, rows.ids, positions, cache, attend)
     return cache
 
@@ -230,22 +241,19 @@ def _attend(
     config: EngineConfig,
     slots: Int[Array, "b"],
     positions: Int[Array, "b c"],
-    end: Int[Array, ""],
+    active: Bool[Array, "b"],
     layer: int,
     q: Float[Array, "b c h k"],
     k: Float[Array, "b c g k"],
     v: Float[Array, "b c g k"],
     cache: Cache,
 ) -> tuple[jax.Array, Cache]:
-    """Writes new tokens behind their contexts and lets them see those and themselves; the longest ends at `end`."""
-    pair = kv_cache.write_rows(cache[layer], kv_cache.as_cache(k, v), slots, positions[:, 0])
+    """Writes new tokens behind their contexts and lets them see those and themselves."""
+    pair = kv_cache.write_rows(cache[layer], kv_cache.as_cache(k, v, cache[layer]), slots, positions[:, 0])
     folded = kv_cache.fold_heads(q, k.shape[2])
-    shares = folded.shape[2] // positions.shape[1]
-
-    def visible(seen):
-        return jnp.tile(seen[None, None, :] <= positions[:, :, None], (1, shares, 1))
-
-    sums = kv_cache.walk(pair, slots, folded, visible, -(-end // config.block), config.block)
+    sees = jnp.where(active[:, None], positions, 0)  # a row without work is not to prolong the walk
+    sees = jnp.tile(sees, (1, folded.shape[2] // positions.shape[1]))
+    sums = kv_cache.walk(pair, slots, folded, sees, config.block)
     return kv_cache.unfold_heads(sums, q), (*cache[:layer], pair, *cache[layer + 1 :])
 
 
@@ -308,13 +316,24 @@ def _decode_group(
 ) -> tuple[Cache, Decoded]:
     """Decodes one group until all of its rows have stopped."""
     size, active = config.decode_rows, rows.budgets > 0
-    starts, longest = jnp.where(active, rows.lengths, config.scratch), jnp.max(jnp.where(active, rows.lengths, 0))
+    starts = jnp.where(active, rows.lengths, config.scratch)
     head = head_weights(params)
+    spare = max(0, _MANY_ROWS - size) if config.keep_sampled else 0
+
+    def fill(x: jax.Array) -> jax.Array:
+        return jnp.pad(x, ((0, spare), *((0, 0),) * (x.ndim - 1)))
 
     def step(carry: _DecodeCarry) -> _DecodeCarry:
         positions = starts + carry.step
-        attend = functools.partial(_attend, config, rows.slots, positions[:, None], longest + carry.step + 1)
-        hidden, cache = forward_cached(model, params, carry.ids[:, None], positions[:, None], carry.cache, attend)
+        attend = functools.partial(_attend, config, rows.slots, positions[:, None], active)
+
+        def attend_rows(layer, q, k, v, cache):
+            out, cache = attend(layer, q[:size], k[:size], v[:size], cache)
+            return fill(out), cache
+
+        ids, places = fill(carry.ids)[:, None], fill(positions)[:, None]
+        hidden, cache = forward_cached(model, params, ids, places, carry.cache, attend_rows)
+        hidden = hidden[:size]
         logits = jnp.einsum("sd,vd->sv", hidden[:, 0], head.astype(hidden.dtype), preferred_element_type=jnp.float32)
         ids, logprobs, sampled = sample(logits, positions + 1, rows.sampling, allowed)
         ids = jnp.where(carry.running, ids, carry.ids)

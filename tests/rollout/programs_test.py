@@ -34,6 +34,7 @@ MODEL = ModelConfig(
         ("decode_rows", 12),
         ("keep_sampled", 1),
         ("kv_dtype", "float16"),
+        ("joined_heads", 0),
     ],
 )
 def test_engine_config_names_the_field_that_is_wrong(field, value):
@@ -70,6 +71,23 @@ def test_one_row_in_bfloat16_is_computed_as_eight():
     assert EngineConfig.for_model(ModelConfig(**{**vars(LARGER), "dtype": "bfloat16"}), 1, 100).decode_rows == 8
 
 
+@pytest.mark.parametrize(
+    ("changes", "slots", "expected"),
+    [
+        ({}, 64, (False, 1)),  # the products of zeros would cost too much
+        ({"hidden_size": 256, "intermediate_size": 1024, "head_dim": 64}, 64, (True, 2)),
+        ({"hidden_size": 256, "intermediate_size": 1024, "head_dim": 64}, 24, (False, 2)),
+        ({"num_kv_heads": 4}, 64, (False, 4)),
+        ({"head_dim": 128}, 64, (False, 1)),
+        ({"head_dim": 256}, 64, (False, 1)),
+        ({"head_dim": 48}, 64, (False, 1)),
+    ],
+)
+def test_sampled_tokens_are_kept_and_heads_joined_where_a_cpu_gains(changes, slots, expected):
+    config = EngineConfig.for_model(ModelConfig(**{**vars(LARGER), "num_layers": 6, **changes}), slots, 100)
+    assert (config.keep_sampled, config.joined_heads) == expected
+
+
 def test_given_sizes_go_first():
     config = EngineConfig.for_model(LARGER, 64, 100, decode_rows=16, decode_steps=4)
     assert (config.decode_rows, config.decode_steps, config.prefill_rows) == (16, 4, 32)
@@ -94,7 +112,13 @@ def test_a_context_longer_than_the_models_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "sizes", [{}, {"decode_rows": 32, "prefill_chunk": 8, "prefill_rows": 32}, {"kv_dtype": "bfloat16"}]
+    "sizes",
+    [
+        {},
+        {"decode_rows": 32, "prefill_chunk": 8, "prefill_rows": 32},
+        {"decode_rows": 32, "prefill_chunk": 8, "prefill_rows": 32, "keep_sampled": True, "joined_heads": 2},
+        {"kv_dtype": "bfloat16"},
+    ],
 )
 def test_turns_are_bitwise_the_same_alone_and_in_a_crowd_at_the_local_scale(dtype, sizes):
     model = ModelConfig(**{**vars(MODEL), "dtype": dtype})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_jax.rollout.sampling import SamplingRows, sample, truncation_threshold
+from sage_jax.rollout.sampling import SamplingRows, _gumbel, sample, truncation_threshold
 
 DRAWS = 4096
 jit_sample = jax.jit(sample)
@@ -143,3 +143,12 @@ def test_rows_that_truncate_leave_the_others_alone():
     mixed = plain._replace(top_k=np.array([0, 5] * 8, np.int32), top_p=np.array([1.0, 0.7] * 8, np.float32))
     for array, mixed_array in zip(sample(logits, positions, plain), jit_sample(logits, positions, mixed), strict=True):
         np.testing.assert_array_equal(array[::2], mixed_array[::2])
+
+
+@pytest.mark.parametrize("size", [33, 2048])
+@pytest.mark.parametrize(("seed", "position"), [((0, 0), 0), ((2**32 - 1, 7), 123_456), ((5, 2**31), 2**31 - 1)])
+def test_noise_is_that_of_jax_random_in_every_bit(seed, position, size):
+    words = np.array(seed, np.uint32)
+    key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), np.int32(position))
+    expected = jax.random.gumbel(key, (size,))
+    np.testing.assert_array_equal(jax.jit(_gumbel, static_argnums=2)(words, np.int32(position), size), expected)
