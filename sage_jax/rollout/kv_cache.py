@@ -151,7 +151,8 @@ def walk(pair: Pair, slots: Int[Array, "b"], q: Float[Array, "b g t k"], sees: I
       sees: last position that each query sees [B, T].
       block: positions read at a time.
     """
-    few = _rows_at_once(len(slots), pair[0], block)
+    _, groups, width, _ = pair[0].shape
+    few = _rows_at_once(len(slots), groups * width * block * q.dtype.itemsize)
 
     def attend(part: tuple[jax.Array, ...]) -> Sums:
         slots, q, sees = part
@@ -167,11 +168,9 @@ def walk(pair: Pair, slots: Int[Array, "b"], q: Float[Array, "b g t k"], sees: I
     return jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), jax.lax.map(attend, parts))
 
 
-def _rows_at_once(rows: int, keys: jax.Array, block: int) -> int:
-    """Returns the largest divisor of `rows` with which a block of their keys takes no more than `_COPIED`."""
-    _, groups, width, _ = keys.shape
-    most = _COPIED // (groups * width * block * keys.dtype.itemsize)
-    return max(few for few in range(1, rows + 1) if rows % few == 0 and few <= max(1, most))
+def _rows_at_once(rows: int, copied: int) -> int:
+    """Returns the largest divisor of `rows` of which the keys, `copied` bytes a row, take no more than `_COPIED`."""
+    return max(few for few in range(1, rows + 1) if rows % few == 0 and few <= max(1, _COPIED // copied))
 
 
 def fold_heads(q: Float[Array, "b c h k"], groups: int) -> Float[Array, "b g t k"]:
